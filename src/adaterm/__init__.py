@@ -1,0 +1,7 @@
+"""Noise-robust optimizers for PyTorch: AdaTerm and the t-family."""
+
+from adaterm.methods import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, TAdaBelief, TAdam
+from adaterm.rules import PAPER, Statistics
+
+__version__ = "0.1.0"
+__all__ = ["PAPER", "AdaBelief", "AdaTerm", "AtAdaBelief", "AtAdam", "Statistics", "TAdaBelief", "TAdam"]

@@ -1,0 +1,74 @@
+"""What an engine is given: a rule, its options and the tensors of one parameter group."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from adaterm.options import Common, Number
+from adaterm.rules import Rule, Statistics
+
+
+@dataclass
+class Job:
+    """Parallel lists over the parameters that have a gradient; complex tensors come as pairs of reals.
+
+    An engine changes parameters and state in place; in differentiable mode it puts new tensors into the lists instead.
+    """
+
+    rule: Rule
+    options: Common
+    params: list[Tensor]
+    grads: list[Tensor]
+    steps: list[Tensor]
+    means: list[Tensor]
+    scales: list[Tensor]
+    scalars: dict[str, list[Tensor]]
+
+    def select(self, indices: list[int]) -> "Job":
+        """The job for some of the parameters."""
+
+        def chosen(tensors: list[Tensor]) -> list[Tensor]:
+            return [tensors[index] for index in indices]
+
+        return Job(
+            self.rule,
+            self.options,
+            params=chosen(self.params),
+            grads=chosen(self.grads),
+            steps=chosen(self.steps),
+            means=chosen(self.means),
+            scales=chosen(self.scales),
+            scalars={name: chosen(tensors) for name, tensors in self.scalars.items()},
+        )
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the step count lives on the host and may be read there without waiting for a device."""
+        return not (self.options.capturable or self.options.differentiable or torch.compiler.is_compiling())
+
+    @property
+    def lr(self) -> Number:
+        """The learning rate: a number, or a 0-dim tensor if reading that would wait for a device or break a graph."""
+        lr = self.options.lr
+        if not isinstance(lr, Tensor):
+            return lr
+        return lr.item() if self.on_host and lr.is_cpu else lr.reshape(())
+
+
+class Report(NamedTuple):
+    """The statistics of these parameters' last step: 0-dim tensors for one, stacked vectors for several."""
+
+    indices: list[int]
+    statistics: Statistics
+
+
+def effective_gradient(gradient: Tensor, parameter: Tensor, options: Common) -> Tensor:
+    """The gradient as the rule sees it: in the parameter's precision, its sign, and with L2 decay; never written."""
+    gradient = gradient.to(parameter.dtype)
+    if options.maximize:
+        gradient = -gradient
+    if options.weight_decay and not options.decoupled_weight_decay:
+        gradient = gradient + options.weight_decay * parameter
+    return gradient

@@ -1,0 +1,52 @@
+"""The reference engine: the equations on one tensor after the other."""
+
+from torch import Tensor
+
+from adaterm import equations
+from adaterm.binding import bind
+from adaterm.engines.job import Job, Report, effective_gradient
+from adaterm.options import Number
+from adaterm.rules import Size, Statistics
+
+
+def _shift_in_place(value: Tensor, direction: Tensor, rate: Number) -> Tensor:
+    return value.add_(direction * rate) if isinstance(rate, Tensor) else value.add_(direction, alpha=rate)
+
+
+_IN_PLACE = bind(shift=_shift_in_place, decay=Tensor.mul_)
+
+
+def run(job: Job) -> list[Report]:
+    """Take one step with every parameter of the job."""
+    return [Report([index], _step(job, index)) for index in range(len(job.params))]
+
+
+def _step(job: Job, index: int) -> Statistics:
+    rule, options, lr = job.rule, job.options, job.lr
+    stored, mean, scale, step = job.params[index], job.means[index], job.scales[index], job.steps[index]
+    if isinstance(lr, Tensor) and not lr.is_cpu:
+        lr = lr.to(stored.device, non_blocking=True)
+    lib = equations if options.differentiable else _IN_PLACE
+
+    parameter = stored.to(mean.dtype)
+    gradient = effective_gradient(job.grads[index], parameter, options)
+    if options.weight_decay and options.decoupled_weight_decay:
+        parameter = lib.decay(parameter, 1.0 - lr * options.weight_decay)
+
+    step += 1
+    distance = rule.gauge(lib, gradient, mean, scale).mean()
+    scalars = {name: values[index] for name, values in job.scalars.items()}
+    weights, new_scalars, statistics = rule.weigh(equations, distance, scalars, Size.of(stored))
+    count = step.item() if job.on_host else step.to(mean.dtype)
+    mean, scale, parameter = rule.move(lib, gradient, mean, scale, parameter, weights, lr, count)
+
+    if parameter is not stored:
+        stored.copy_(parameter)
+    if options.differentiable:
+        job.means[index], job.scales[index] = mean, scale
+    for name, values in job.scalars.items():
+        if options.differentiable:
+            values[index] = new_scalars[name]
+        else:
+            values[index].copy_(new_scalars[name])
+    return statistics

@@ -1,0 +1,131 @@
+"""The paper's mathematics, written once, as pure functions of arrays.
+
+A step has three stages: *gauge* asks how far a gradient lies from what was expected, *weigh* turns that one number per
+tensor into rates, *move* applies them elementwise. The engines run these functions on a tensor, on lists of tensors or
+inside a kernel: they bring their own reduction and, through `adaterm.binding.bind`, their own primitives. Sections,
+algorithms and appendices are the paper's; `docs/paper.md` maps its symbols to the names used here.
+"""
+
+import math
+from math import inf
+from typing import Any
+
+import torch
+from torch import log, sqrt, square, where
+
+Array = Any  # a torch tensor, a list of tensors, a JAX array, a Triton block or a number
+
+TINY = 1.1754943508222875e-38  # smallest normal float32, whatever the precision: the paper's epsilon_float
+LARGEST_DOF_WEIGHT = TINY - math.log(TINY)
+
+
+def at_least(value: Array, bound: float) -> Array:
+    """The larger of an array and a number; NaN stays NaN."""
+    return torch.clamp_min(value, bound)
+
+
+def shift(value: Array, direction: Array, rate: Array) -> Array:
+    """`value + rate * direction`; mean, scale and parameter change by this alone, so an engine may do it in place."""
+    return value + rate * direction
+
+
+def decay(value: Array, factor: Array) -> Array:
+    """`factor * value`: decoupled weight decay, before the step; an engine may do this in place too."""
+    return value * factor
+
+
+def ratio(value: Array, number: Array) -> Array:
+    """`value / number`, with one number for a whole tensor."""
+    return value / number
+
+
+def surprise(gradient: Array, mean: Array, scale: Array) -> Array:
+    """Gauge: the squared deviation in units of the scale; its mean over the tensor is the distance D (Alg. 1)."""
+    return square(gradient - mean) / scale
+
+
+def granted(amount: float, distance: Array) -> Array:
+    """The amount for every tensor with a finite distance, and nothing for the others: their gradients are excluded."""
+    return where(distance < inf, amount + 0.0 * distance, 0.0)
+
+
+def weigh(distance: Array, excess: Array, beta: float, eps: float, min_dof: float) -> tuple[Array, Array, Array, Array]:
+    """Weight w, its bound, the dof in force and the next excess dof (Alg. 1); NaN counts as an infinite distance."""
+    distance = where(distance < inf, distance, inf)
+    dof = min_dof + excess
+    weight = (dof + 1.0) / (dof + distance)
+    bound = (dof + 1.0) / dof
+    dof_weight = weight - log(at_least(weight, TINY))
+    dof_bound = at_least(bound - log(bound), LARGEST_DOF_WEIGHT)
+    target = ((dof + 2.0) / (dof + 1.0) + dof) * excess / (dof * dof_weight) + eps
+    return weight, bound, dof, shift(excess, target - excess, (1.0 - beta) * dof_weight / dof_bound)
+
+
+def residual(gradient: Array, mean: Array, valid: Array) -> Array:
+    """Move: the gradient's deviation from the mean; zero for an excluded gradient, so that nothing follows it."""
+    return where(valid, gradient - mean, 0.0)
+
+
+def projected(scale: Array, squared: Array, rate: Array, distance: Array, dof: Array, floor: float) -> Array:
+    """v + tau (s + max(eps^2, (s - D v) / nu) - v), the scale update of Alg. 1.
+
+    With u = s - D v that is v + tau (D - 1) v + tau u + tau max(eps^2, u / nu): the terms are added one by one, so that
+    one scratch array is enough.
+    """
+    difference = shift(squared, scale, -distance)
+    scale = shift(scale, scale, rate * (distance - 1.0))
+    scale = shift(scale, difference, rate)
+    return shift(scale, at_least(ratio(difference, dof), floor), rate)
+
+
+def analytic(scale: Array, squared: Array, rate: Array, weight: Array, floor: float) -> Array:
+    """v + kappa (w s + eps^2 - v), the scale update of AdaTerm2 (appendix H)."""
+    scale = shift(scale, scale - floor, -rate)
+    return shift(scale, squared, rate * weight)
+
+
+def gaussian(scale: Array, squared: Array, rate: Array, floor: float) -> Array:
+    """v + tau (s + eps^2 - v), a moving average: the limit of infinite dof (section 4.3) and the t-family's scale."""
+    return shift(scale, squared - scale + floor, rate)
+
+
+def descend(parameter: Array, mean: Array, scale: Array, step_size: Array, uncentered: bool) -> Array:
+    """theta - alpha (m / c) / sqrt(v / c) (section 4.4); uncentered has v + m^2 in place of v (appendix G).
+
+    One c cancels: the step size is alpha / sqrt(c).
+    """
+    return shift(parameter, mean / sqrt(square(mean) + scale if uncentered else scale), -step_size)
+
+
+def spread(log_distance: Array, average: Array, variance: Array, beta: float) -> tuple[Array, Array]:
+    """Running mean and variance of ln D, from which the At-momentum reads its dof (section 3.2)."""
+    step = log_distance - average
+    return shift(average, step, 1.0 - beta), beta * (variance + (1.0 - beta) * step * step)
+
+
+def dof_of_spread(variance: Array, trigamma: Array, eps: float) -> Array:
+    """The At-momentum's dof per dimension: trigamma(x) = (x + 1) / x^2, solved for x (section 3.2)."""
+    excess = at_least(variance - trigamma, eps)
+    return (1.0 + sqrt(1.0 + 4.0 * excess)) / excess
+
+
+def trigamma(x: float) -> float:
+    """The second derivative of ln Gamma at a positive number."""
+    recurred = 0.0
+    while x < 20.0:
+        recurred += 1.0 / x**2
+        x += 1.0
+    z = 1.0 / x**2
+    return recurred + 1.0 / x + z / 2.0 + z / x * (1 / 6 - z * (1 / 30 - z * (1 / 42 - z * (1 / 30 - z * 5 / 66))))
+
+
+def t_weigh(distance: Array, weight_sum: Array, dof: Array, beta: float) -> tuple[Array, Array, Array]:
+    """The t-momentum's trust, its rate w / (W + w) and the next W; distance and dof are per dimension (section 3.1)."""
+    distance = where(distance < inf, distance, inf)
+    weight = (dof + 1.0) / (dof + distance)
+    return dof / (dof + distance), weight / (weight_sum + weight), (2.0 * beta - 1.0) / beta * weight_sum + weight
+
+
+def t_descend(parameter: Array, mean: Array, scale: Array, step_size: Array, correction: Array, eps: float) -> Array:
+    """theta - alpha (m / c1) / (sqrt(v / c2) + eps), the step of Adam (section 2.2); the step size is alpha / c1."""
+    return shift(parameter, mean / (sqrt(ratio(scale, correction)) + eps), -step_size)

@@ -1,0 +1,201 @@
+"""The optimizers: each a rule with its options."""
+
+from typing import ClassVar
+
+from torch.optim.optimizer import ParamsT
+
+from adaterm.optimizer import RobustOptimizer
+from adaterm.options import Number
+from adaterm.rules import AdaTermRule, TRule
+
+
+class AdaTerm(RobustOptimizer):
+    """AdaTerm (Ilboudo, Kobayashi and Matsubara): Adam for gradients that follow a Student's t-distribution.
+
+    Mean, scale and degrees of freedom of each tensor's gradients are estimated online; a gradient is trusted the less,
+    the further it lies from what they lead to expect. See `docs/paper.md` for the algorithm.
+
+    Args:
+        params: parameters, named parameters or parameter groups, as for every torch optimizer.
+        lr: step size, a number or a 1-element tensor.
+        beta: decay of all moving averages, for a gradient that is trusted in full.
+        eps: its square is the least scale; also the least excess of the degrees of freedom over `min_dof`.
+        weight_decay: L2 decay, added to the gradient, unless `decoupled_weight_decay`.
+        min_dof: least degrees of freedom, per dimension: the smaller, the more robust. inf switches robustness off.
+        init_dof: their initial value; None is `min_dof + eps`.
+        adaptive_dof: whether they adapt to the noise.
+        uncentered: divide by the root of scale + mean^2, as Adam does; more careful.
+        adaptive_bias_correction: correct for what the averages really took in, not for the number of steps.
+        scale_update: "projected", or "analytic" for the paper's AdaTerm2.
+        init_scale: "eps" for the paper's slow start, or "gradient" to begin with the first gradient's mean square.
+        decoupled_weight_decay: decay the parameters themselves, as AdamW does.
+        maximize: ascend.
+        foreach: run over lists of tensors; None chooses, as torch does, on an accelerator.
+        fused: None or False; there are no fused kernels yet.
+        capturable: keep the step count on the device, so that a CUDA graph can capture the step.
+        differentiable: let autograd through the step.
+    """
+
+    _rule = AdaTermRule
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        beta: float = 0.9,
+        eps: float = 1e-5,
+        weight_decay: float = 0.0,
+        *,
+        min_dof: float = 1.0,
+        init_dof: float | None = None,
+        adaptive_dof: bool = True,
+        uncentered: bool = False,
+        adaptive_bias_correction: bool = False,
+        scale_update: str = "projected",
+        init_scale: str = "eps",
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class TAdam(RobustOptimizer):
+    """t-Adam (Ilboudo et al., 2020): Adam whose mean is a t-momentum with `dof` degrees of freedom for each dimension.
+
+    `as_published` leaves the sum of weights at its initial value, as the authors' released code does. The other options
+    are those of `torch.optim.Adam` and `AdaTerm`.
+    """
+
+    _rule = TRule
+    _fixed: ClassVar = {"belief": False}
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        dof: float = 1.0,
+        as_published: bool = False,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class AtAdam(RobustOptimizer):
+    """At-Adam (Ilboudo et al., 2021): t-Adam that estimates its degrees of freedom, beginning at `dof`.
+
+    `beta_dof` is the decay of that estimate. `as_published` keeps nothing from step to step but mean and scale, as the
+    authors' released code does: the degrees of freedom then follow the last gradient alone.
+    """
+
+    _rule = TRule
+    _fixed: ClassVar = {"belief": False}
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        dof: float = 1.0,
+        beta_dof: float = 0.999,
+        as_published: bool = False,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class TAdaBelief(RobustOptimizer):
+    """t-AdaBelief: the t-momentum of `TAdam` over AdaBelief."""
+
+    _rule = TRule
+    _fixed: ClassVar = {"belief": True}
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-16,
+        weight_decay: float = 0.0,
+        *,
+        dof: float = 1.0,
+        as_published: bool = False,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class AtAdaBelief(RobustOptimizer):
+    """At-AdaBelief: the At-momentum of `AtAdam` over AdaBelief."""
+
+    _rule = TRule
+    _fixed: ClassVar = {"belief": True}
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-16,
+        weight_decay: float = 0.0,
+        *,
+        dof: float = 1.0,
+        beta_dof: float = 0.999,
+        as_published: bool = False,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class AdaBelief(RobustOptimizer):
+    """AdaBelief (Zhuang et al., 2020): Adam whose scale is the gradient's variance around its mean; not robust."""
+
+    _rule = TRule
+    _fixed: ClassVar = {"belief": True}
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-16,
+        weight_decay: float = 0.0,
+        *,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(params, locals())

@@ -1,0 +1,241 @@
+"""The torch.optim shell: parameter groups, state, checkpoints and the choice of an engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    ParamsT,
+    StateDict,
+    _default_to_fused_or_foreach,
+)
+
+from adaterm.engines import foreach, reference
+from adaterm.engines.job import Job, Report, effective_gradient
+from adaterm.options import Common, option_names
+from adaterm.rules import Rule, Size, Statistics
+
+_COMMON = option_names(Common)
+_TENSORS = ("step", "exp_avg", "exp_scale")
+_GroupReport = tuple[list[Tensor], list[Report]]
+
+
+@dataclass(frozen=True)
+class _Exact:
+    """Carries a state tensor past torch's `load_state_dict`, which would cast it to the parameter's precision."""
+
+    tensor: Tensor
+
+
+class _LastStep:
+    """Holds the last step's reports; torch.compile would lose them as an attribute of the optimizer itself."""
+
+    def __init__(self) -> None:
+        self.reports: list[_GroupReport] = []
+
+
+class RobustOptimizer(Optimizer):
+    """What AdaTerm and the t-family share: everything but the rule."""
+
+    _rule: ClassVar[type[Rule]]
+    _fixed: ClassVar[dict[str, Any]] = {}
+    _own_options: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        cls._own_options = option_names(cls._rule)
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        """Take a subclass's arguments, as `locals()` has them, for the defaults."""
+        self.defaults = {name: value for name, value in defaults.items() if name not in ("self", "params", "__class__")}
+        self._last = _LastStep()
+        self._checked(self.defaults)
+        super().__init__(params, self.defaults)
+
+    def _checked(self, group: dict[str, Any]) -> tuple[Rule, Common]:
+        """The rule and the common options of a parameter group; an option that is not possible raises."""
+        own = {name: group[name] for name in self._own_options if name in self.defaults}
+        return self._rule(**own, **self._fixed), Common(**{name: group[name] for name in _COMMON})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with options of its own if it names any."""
+        if isinstance(param_group, dict):
+            self._checked(self.defaults | param_group)
+        super().add_param_group(param_group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step, after evaluating the closure, if there is one, with gradients enabled."""
+        self._accelerator_graph_capture_health_check()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        checked = [self._checked(group) for group in self.param_groups]
+        for group in self.param_groups:
+            _refuse_sparse(self, group["params"])
+        reports = []
+        for group, (rule, options) in zip(self.param_groups, checked, strict=True):
+            with torch.set_grad_enabled(options.differentiable):
+                reports.append(self._step_group(group, rule, options))
+        self._last.reports = reports
+        return loss
+
+    def _step_group(self, group: dict[str, Any], rule: Rule, options: Common) -> _GroupReport:
+        params: list[Tensor] = []
+        grads: list[Tensor] = []
+        state: list[list[Tensor]] = [[] for _ in (*_TENSORS, *rule.scalar_names)]
+        self._init_group(group, params, grads, *state)
+        if not params:
+            return params, []
+        steps, means, scales, *scalars = state
+        job = Job(
+            rule,
+            options,
+            params=_as_reals(params),
+            grads=_as_reals(grads),
+            steps=steps,
+            means=_as_reals(means),
+            scales=_as_reals(scales),
+            scalars=dict(zip(rule.scalar_names, scalars, strict=True)),
+        )
+        reports = (foreach if _use_foreach(params, options) else reference).run(job)
+        if options.differentiable:
+            self._replace_state(params, job)
+        return params, reports
+
+    def _replace_state(self, params: list[Tensor], job: Job) -> None:
+        """Put the tensors that a differentiable step made, and that carry its graph, into the state."""
+        for index, parameter in enumerate(params):
+            for name, tensors in zip(_TENSORS[1:], (job.means, job.scales), strict=True):
+                tensor = tensors[index]
+                self.state[parameter][name] = torch.view_as_complex(tensor) if parameter.is_complex() else tensor
+            for name, tensors in job.scalars.items():
+                self.state[parameter][name] = tensors[index]
+
+    def _init_group(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], *state: list[Tensor]
+    ) -> None:
+        """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
+        rule, options = self._checked(group)
+        for parameter in group["params"]:
+            if parameter.grad is None or parameter.numel() == 0:
+                continue
+            if not self.state[parameter]:
+                self.state[parameter] |= _initial_state(rule, options, parameter)
+            params.append(parameter)
+            grads.append(parameter.grad)
+            for name, tensors in zip((*_TENSORS, *rule.scalar_names), state, strict=True):
+                tensors.append(self.state[parameter][name])
+
+    def statistics(self) -> dict[Tensor, Statistics]:
+        """The last step's distance, trust and dof of every parameter that had a gradient, as tensors on its device.
+
+        They are the numbers that the step computed anyway: nothing waits for a device until you read them.
+        """
+        found: dict[Tensor, Statistics] = {}
+        for params, reports in self._last.reports:
+            for indices, statistics in reports:
+                columns = [column.detach().reshape(-1).unbind() for column in statistics]
+                for index, values in zip(indices, zip(*columns, strict=True), strict=True):
+                    found[params[index]] = Statistics(*values)
+        return found
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""
+        handle = self.register_load_state_dict_pre_hook(_protect)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._last = _LastStep()
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+            for parameter in group["params"]:
+                entry = self.state.get(parameter, {})
+                for name, value in entry.items():
+                    if isinstance(value, _Exact):
+                        entry[name] = _restored(value.tensor, parameter)
+                if entry and not isinstance(entry["step"], Tensor):
+                    entry["step"] = _step_count(float(entry["step"]), parameter, group["capturable"])
+
+
+def _protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
+    """A pre-hook that runs after the user's own: torch passes what is not a tensor on as it is."""
+
+    def protected(entry: Any) -> Any:
+        if not isinstance(entry, dict):
+            return entry
+        return {k: _Exact(v) if isinstance(v, Tensor) and k != "step" else v for k, v in entry.items()}
+
+    return state_dict | {"state": {key: protected(entry) for key, entry in state_dict["state"].items()}}
+
+
+def _restored(value: Tensor, parameter: Tensor) -> Tensor:
+    """A saved state tensor on the parameter's device, in its own precision or the least that the parameter asks for."""
+    least = _state_dtype(parameter)
+    return value.to(
+        parameter.device, torch.promote_types(value.dtype, least if value.is_complex() else least.to_real())
+    )
+
+
+def _state_dtype(parameter: Tensor) -> torch.dtype:
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _step_count(value: float, parameter: Tensor, on_device: bool) -> Tensor:
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+    return torch.full((), value, dtype=dtype, device=parameter.device if on_device else "cpu")
+
+
+@torch.no_grad()
+def _initial_state(rule: Rule, options: Common, parameter: Tensor) -> dict[str, Tensor]:
+    mean = torch.zeros_like(parameter, dtype=_state_dtype(parameter), memory_format=torch.preserve_format)
+    scale = torch.empty_like(mean)
+    (reals,) = _as_reals([scale])
+    reals.fill_(rule.initial_scale)
+    if rule.init_scale == "gradient" and parameter.grad is not None:
+        power = _mean_square(parameter, parameter.grad, options, reals.dtype)
+        reals.copy_(torch.where(power.isfinite(), power, 0.0).clamp_min(rule.initial_scale))
+    scalars = rule.initial_scalars(Size.of(reals))
+    return {
+        "step": _step_count(0.0, parameter, options.capturable),
+        "exp_avg": mean,
+        "exp_scale": scale,
+        **{name: torch.full((), value, dtype=reals.dtype, device=parameter.device) for name, value in scalars.items()},
+    }
+
+
+def _mean_square(parameter: Tensor, gradient: Tensor, options: Common, dtype: torch.dtype) -> Tensor:
+    stored, gradient = _as_reals([parameter, gradient])
+    return effective_gradient(gradient, stored.to(dtype), options).square().mean()
+
+
+def _as_reals(tensors: list[Tensor]) -> list[Tensor]:
+    return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+
+
+def _refuse_sparse(optimizer: Optimizer, params: list[Tensor]) -> None:
+    for parameter in params:
+        if parameter.grad is not None and parameter.grad.layout != torch.strided:
+            raise RuntimeError(
+                f"{type(optimizer).__name__} does not support gradients of layout {parameter.grad.layout}, only of "
+                "torch.strided: build the layer with sparse=False, or give its parameters to torch.optim.SparseAdam"
+            )
+
+
+def _use_foreach(params: list[Tensor], options: Common) -> bool:
+    if options.foreach is not None:
+        return options.foreach
+    if isinstance(options.lr, Tensor) and not options.capturable:
+        return False
+    return _default_to_fused_or_foreach(params, options.differentiable)[1]

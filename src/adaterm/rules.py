@@ -1,0 +1,286 @@
+"""A method as a value: its options, checked once, and how its three stages are put together from the equations."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from adaterm import equations
+from adaterm.equations import Array, trigamma
+from adaterm.options import Number, is_number, require, require_bools, require_number
+
+Scalars = dict[str, Array]
+
+
+class Statistics(NamedTuple):
+    """What one step made of one gradient: its distance D, the trust w / bound in [0, 1], and the degrees of freedom.
+
+    A distance that is not finite means that the gradient was excluded; its trust is 0.
+    """
+
+    distance: Tensor
+    trust: Tensor
+    dof: Tensor
+
+
+class Size(NamedTuple):
+    """The number d of a tensor's elements, and trigamma(d / 2)."""
+
+    count: Array
+    trigamma: Array
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Size":
+        """The size of a tensor."""
+        return cls(float(tensor.numel()), trigamma(tensor.numel() / 2.0))
+
+
+class Weights(NamedTuple):
+    """The per-tensor numbers that `move` needs; what a rule does not use stays 0."""
+
+    valid: Array
+    rate: Array
+    scale_rate: Array = 0.0
+    distance: Array = 0.0
+    dof: Array = 0.0
+    weight: Array = 0.0
+    correction: Array = None
+
+
+@dataclass(frozen=True)
+class AdaTermRule:
+    """AdaTerm, its ablations (appendix E) and variants (appendices G and H)."""
+
+    beta: float = 0.9
+    eps: float = 1e-5
+    min_dof: float = 1.0
+    init_dof: float | None = None
+    adaptive_dof: bool = True
+    uncentered: bool = False
+    adaptive_bias_correction: bool = False
+    scale_update: str = "projected"
+    init_scale: str = "eps"
+
+    def __post_init__(self) -> None:
+        require_number("beta", self.beta, 0.0, 1.0, "a number in [0, 1)")
+        # eps^2 is the least scale, so it must be a normal float32.
+        require_number("eps", self.eps, 1.1e-19, inf, "a finite number of at least 1.1e-19")
+        require(is_number(self.min_dof) and self.min_dof > 0, "min_dof", self.min_dof, "a positive number or inf")
+        if self.init_dof is not None:
+            require_number(
+                "init_dof", self.init_dof, self.min_dof, inf, f"None or a number in [min_dof={self.min_dof}, inf)"
+            )
+        require_bools(self, "adaptive_dof", "uncentered", "adaptive_bias_correction")
+        require(
+            self.scale_update in ("projected", "analytic"),
+            "scale_update",
+            self.scale_update,
+            "'projected' or 'analytic'",
+        )
+        require(self.init_scale in ("eps", "gradient"), "init_scale", self.init_scale, "'eps' or 'gradient'")
+
+    @property
+    def robust(self) -> bool:
+        """Whether the dof is finite; if not, the rule is a moving average and has no dof to adapt."""
+        return self.min_dof < inf
+
+    @property
+    def initial_scale(self) -> float:
+        """The scale before the first gradient."""
+        return self.eps**2
+
+    def initial_scalars(self, size: Size) -> dict[str, float]:
+        """The per-tensor state beside mean and scale."""
+        scalars = {}
+        if self.robust:
+            scalars["excess_dof"] = max(self.eps, (self.init_dof or 0.0) - self.min_dof)
+        if self.adaptive_bias_correction:
+            scalars["bias_correction"] = 0.0
+        return scalars
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """The names of the per-tensor state beside mean and scale."""
+        return tuple(self.initial_scalars(Size(1.0, 0.0)))
+
+    def gauge(self, lib: Any, gradient: Array, mean: Array, scale: Array) -> Array:
+        """The elementwise terms whose mean is the distance, which without robustness only has to be finite."""
+        return lib.surprise(gradient, mean, scale) if self.robust else lib.square(gradient - mean)
+
+    def weigh(self, lib: Any, distance: Array, scalars: Scalars, size: Size) -> tuple[Weights, Scalars, Statistics]:
+        """Rates, the next per-tensor state, and what to report."""
+        valid = distance < inf
+        new = dict(scalars)
+        if self.robust:
+            weight, bound, dof, excess = lib.weigh(distance, scalars["excess_dof"], self.beta, self.eps, self.min_dof)
+            if self.adaptive_dof:
+                new["excess_dof"] = excess
+            statistics = Statistics(distance, weight / bound, self.min_dof + new["excess_dof"])
+            rate = (1.0 - self.beta) * statistics.trust
+            scale_rate = lib.granted(1.0 - self.beta, distance) / bound
+            weights = Weights(valid, rate, scale_rate, lib.where(valid, distance, 0.0), dof, weight)
+        else:
+            statistics = Statistics(distance, lib.granted(1.0, distance), lib.where(valid, distance + inf, inf))
+            weights = Weights(valid, rate=lib.granted(1.0 - self.beta, distance))
+        if self.adaptive_bias_correction:
+            correction = lib.shift(scalars["bias_correction"], 1.0 - scalars["bias_correction"], weights.rate)
+            new["bias_correction"] = correction
+            weights = weights._replace(correction=lib.at_least(correction, equations.TINY))
+        return weights, new, statistics
+
+    def move(
+        self,
+        lib: Any,
+        gradient: Array,
+        mean: Array,
+        scale: Array,
+        parameter: Array,
+        weights: Weights,
+        lr: Number,
+        step: Number,
+    ) -> tuple[Array, Array, Array]:
+        """The next mean, scale and parameter."""
+        floor = self.eps**2
+        rest = lib.residual(gradient, mean, weights.valid)
+        mean = lib.shift(mean, rest, weights.rate)
+        if not self.robust:
+            scale = lib.gaussian(scale, lib.square(rest), weights.rate, floor)
+        elif self.scale_update == "projected":
+            scale = lib.projected(scale, lib.square(rest), weights.rate, weights.distance, weights.dof, floor)
+        else:
+            scale = lib.analytic(scale, lib.square(rest), weights.scale_rate, weights.weight, floor)
+        correction = 1.0 - self.beta**step if weights.correction is None else weights.correction
+        return mean, scale, lib.descend(parameter, mean, scale, lr / correction**0.5, self.uncentered)
+
+
+@dataclass(frozen=True)
+class TRule:
+    """The t-momentum over Adam or AdaBelief; with `beta_dof` the At-momentum, with `dof = inf` neither."""
+
+    belief: bool
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    dof: float = inf
+    beta_dof: float | None = None
+    as_published: bool = False
+
+    initial_scale: ClassVar[float] = 0.0
+    init_scale: ClassVar[str] = "eps"
+
+    def __post_init__(self) -> None:
+        pair = isinstance(self.betas, tuple | list) and len(self.betas) == 2
+        require(
+            pair and all(is_number(b) and 0.0 <= b < 1.0 for b in self.betas),
+            "betas",
+            self.betas,
+            "two numbers in [0, 1)",
+        )
+        require_number("eps", self.eps, 1e-30, inf, "a finite number of at least 1e-30")
+        require(is_number(self.dof) and self.dof > 0, "dof", self.dof, "a positive number or inf")
+        require_bools(self, "as_published")
+        if self.robust:
+            allowed = "two numbers, the first in [0.5, 1): the t-momentum's sum of weights diverges below"
+            require(self.betas[0] >= 0.5, "betas", self.betas, allowed)
+        if self.beta_dof is not None:
+            require_number("beta_dof", self.beta_dof, 0.0, 1.0, "a number in [0, 1)")
+            require(self.robust, "dof", self.dof, "finite where it adapts")
+
+    @property
+    def robust(self) -> bool:
+        """Whether the dof is finite; if not, the rule is a moving average."""
+        return self.dof < inf
+
+    def initial_scalars(self, size: Size) -> dict[str, float]:
+        """The per-tensor state beside mean and scale."""
+        if not self.robust:
+            return {}
+        scalars = {"weight_sum": self.betas[0] / (1.0 - self.betas[0])}
+        if self.beta_dof is not None:
+            scalars["log_distance_avg"] = 0.0
+            scalars["log_distance_var"] = 2.0 * (self.dof + 2.0) / self.dof**2 + size.trigamma
+        return scalars
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """The names of the per-tensor state beside mean and scale."""
+        return tuple(self.initial_scalars(Size(1.0, 0.0)))
+
+    def gauge(self, lib: Any, gradient: Array, mean: Array, scale: Array) -> Array:
+        """The elementwise terms whose mean over the tensor is the distance per dimension."""
+        return lib.surprise(gradient, mean, scale + self.eps) if self.robust else lib.square(gradient - mean)
+
+    def weigh(self, lib: Any, distance: Array, scalars: Scalars, size: Size) -> tuple[Weights, Scalars, Statistics]:
+        """Rates, the next per-tensor state (none is kept `as_published`), and what to report."""
+        valid = distance < inf
+        beta1, beta2 = self.betas
+        scale_rate = lib.granted(1.0 - beta2, distance)
+        if not self.robust:
+            statistics = Statistics(distance, lib.granted(1.0, distance), lib.where(valid, distance + inf, inf))
+            return Weights(valid, lib.granted(1.0 - beta1, distance), scale_rate), {}, statistics
+        new = dict(scalars)
+        dof: Array = self.dof
+        if self.beta_dof is not None:
+            average, variance = scalars["log_distance_avg"], scalars["log_distance_var"]
+            log_distance = lib.log(size.count * distance + self.eps)
+            next_average, next_variance = lib.spread(log_distance, average, variance, self.beta_dof)
+            new["log_distance_avg"] = lib.where(valid, next_average, average)
+            new["log_distance_var"] = lib.where(valid, next_variance, variance)
+            dof = lib.dof_of_spread(new["log_distance_var"], size.trigamma, self.eps)
+        trust, rate, new["weight_sum"] = lib.t_weigh(distance, scalars["weight_sum"], dof, beta1)
+        statistics = Statistics(size.count * distance, trust, lib.where(valid, 0.0 * distance, 0.0) + size.count * dof)
+        return Weights(valid, rate, scale_rate), scalars if self.as_published else new, statistics
+
+    def move(
+        self,
+        lib: Any,
+        gradient: Array,
+        mean: Array,
+        scale: Array,
+        parameter: Array,
+        weights: Weights,
+        lr: Number,
+        step: Number,
+    ) -> tuple[Array, Array, Array]:
+        """The next mean, scale and parameter."""
+        beta1, beta2 = self.betas
+        mean = lib.shift(mean, lib.residual(gradient, mean, weights.valid), weights.rate)
+        seen = lib.residual(gradient, mean, weights.valid) if self.belief else lib.where(weights.valid, gradient, 0.0)
+        floor = self.eps / (1.0 - beta2) if self.belief else 0.0
+        scale = lib.gaussian(scale, lib.square(seen), weights.scale_rate, floor)
+        return mean, scale, lib.t_descend(parameter, mean, scale, lr / (1.0 - beta1**step), 1.0 - beta2**step, self.eps)
+
+
+Rule = AdaTermRule | TRule
+
+
+class Method(NamedTuple):
+    """A method of the paper: the class in `adaterm` (or `torch.optim`) and the options that make it."""
+
+    optimizer: str
+    options: dict[str, Any]
+
+
+PAPER: dict[str, Method] = {
+    "Adam": Method("Adam", {}),
+    "AdaBelief": Method("AdaBelief", {}),
+    "RAdam": Method("RAdam", {}),
+    "t-Adam": Method("TAdam", {}),
+    "At-Adam": Method("AtAdam", {}),
+    "AdaTerm": Method("AdaTerm", {}),
+    "No adaptiveness": Method("AdaTerm", {"adaptive_dof": False}),
+    "No robustness": Method("AdaTerm", {"min_dof": inf}),
+    "Large init": Method("AdaTerm", {"init_dof": 100.0}),
+    "t-AdaBelief": Method("TAdaBelief", {}),
+    "At-AdaBelief": Method("AtAdaBelief", {}),
+    "AdaTerm (Uncentered)": Method("AdaTerm", {"uncentered": True}),
+    "AdaTerm (AdaBias)": Method("AdaTerm", {"adaptive_bias_correction": True}),
+    "AdaTerm (Uncentered + AdaBias)": Method("AdaTerm", {"uncentered": True, "adaptive_bias_correction": True}),
+    "AdaTerm2": Method("AdaTerm", {"scale_update": "analytic"}),
+    "t-Adam (as published)": Method("TAdam", {"as_published": True}),
+    "At-Adam (as published)": Method("AtAdam", {"as_published": True}),
+    "t-AdaBelief (as published)": Method("TAdaBelief", {"as_published": True}),
+    "At-AdaBelief (as published)": Method("AtAdaBelief", {"as_published": True}),
+    "AdaTerm (gradient init)": Method("AdaTerm", {"init_scale": "gradient"}),
+}
+"""Every method under its name in reports and legends, in their order; the last one is ours, not the paper's."""

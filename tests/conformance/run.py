@@ -1,0 +1,106 @@
+"""Run PyTorch's own optimizer tests on our optimizers.
+
+The tests are not in torch's wheel. Set TORCH_TEST_SOURCES to the `test` folder of a checkout of PyTorch, at the tag of
+the installed release, then run `make conformance`.
+"""
+
+import os
+import sys
+import unittest
+from math import inf
+from pathlib import Path
+
+import torch
+from torch.testing._internal import common_optimizers
+from torch.testing._internal.common_methods_invocations import DecorateInfo
+from torch.testing._internal.common_optimizers import (
+    ErrorOptimizerInput,
+    OptimizerInfo,
+    OptimizerInput,
+    get_error_inputs_for_all_optims,
+)
+
+import adaterm
+
+VARIABLE = "TORCH_TEST_SOURCES"
+
+SKIPS = {
+    "test_complex_2d": "one complex tensor is one t-distribution, its real and imaginary parts as two tensors are two",
+    "test_defaults_changed_to_foreach": "wants one function per optimizer in its module; we have one engine for all",
+}
+"""Every test that does not apply to us, and why."""
+
+
+COMMON = {
+    "default": {},
+    "non-default lr": {"lr": 0.01},
+    "weight decay": {"weight_decay": 0.1},
+    "maximize": {"weight_decay": 0.1, "maximize": True},
+    "decoupled weight decay": {"weight_decay": 0.1, "decoupled_weight_decay": True},
+}
+ON_ACCELERATOR = {
+    "capturable": {"capturable": True},
+    "capturable, weight decay": {"capturable": True, "weight_decay": 0.1},
+    "capturable, tensor lr": {"capturable": True, "lr": torch.tensor(0.001)},
+}
+VARIANTS = {
+    "no adaptiveness": {"adaptive_dof": False},
+    "no robustness": {"min_dof": inf},
+    "large init": {"init_dof": 100.0},
+    "uncentered": {"uncentered": True},
+    "adaptive bias correction": {"adaptive_bias_correction": True},
+    "analytic scale": {"scale_update": "analytic"},
+}
+ROBUST = {"as published": {"as_published": True}, "large dof": {"dof": 10.0}}
+BAD_T = {"betas": (1.0, 0.999), "eps": -1.0, "weight_decay": -0.1, "lr": -0.1}
+BAD = {"beta": 1.0, "min_dof": 0.0, "scale_update": "exact", **{k: v for k, v in BAD_T.items() if k != "betas"}}
+
+
+def info(optimizer, variants, bad, always=None):
+    def inputs(device, dtype=None):
+        found = COMMON | variants | (ON_ACCELERATOR if torch.device(device).type == "cuda" else {})
+        return [
+            OptimizerInput(params=None, kwargs=(always or {}) | kwargs, desc=name) for name, kwargs in found.items()
+        ]
+
+    def errors(device, dtype):
+        wrong = [OptimizerInput(params=None, kwargs={name: value}, desc=name) for name, value in bad.items()]
+        own = [ErrorOptimizerInput(w, error_type=ValueError, error_regex=f"{w.desc}=.*must be") for w in wrong]
+        return get_error_inputs_for_all_optims(device, dtype) + own
+
+    return OptimizerInfo(
+        optimizer,
+        optim_inputs_func=inputs,
+        optim_error_inputs_func=errors,
+        supported_impls=("foreach", "differentiable"),
+        has_capturable_arg=True,
+        skips=tuple(DecorateInfo(unittest.skip(why), "TestOptimRenewed", name) for name, why in SKIPS.items()),
+    )
+
+
+INFOS = [
+    info(adaterm.AdaTerm, VARIANTS, BAD, always={"init_scale": "gradient"}),  # some want progress within 20 steps
+    info(adaterm.TAdam, ROBUST, BAD_T),
+    info(adaterm.AtAdam, ROBUST, BAD_T),
+    info(adaterm.TAdaBelief, ROBUST, BAD_T),
+    info(adaterm.AtAdaBelief, ROBUST, BAD_T),
+    info(adaterm.AdaBelief, {}, BAD_T),
+]
+
+
+def main():
+    folder = os.environ.get(VARIABLE)
+    if not folder or not (Path(folder) / "test_optim.py").is_file():
+        sys.exit(f"{VARIABLE}={folder!r}: set it to the `test` folder of the sources of torch {torch.__version__}")
+    sys.path.insert(0, folder)
+    common_optimizers.optim_db[:] = INFOS
+    import test_optim  # reads the list while it is imported
+
+    cases = [getattr(test_optim, name) for name in dir(test_optim) if name.startswith("TestOptimRenewed")]
+    suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, cases))
+    result = unittest.TextTestRunner(verbosity=1).run(suite)
+    sys.exit(not result.wasSuccessful())
+
+
+if __name__ == "__main__":
+    main()
