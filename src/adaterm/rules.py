@@ -118,8 +118,9 @@ class AdaTermRule:
                 new["excess_dof"] = excess
             statistics = Statistics(distance, weight / bound, self.min_dof + new["excess_dof"])
             rate = (1.0 - self.beta) * statistics.trust
-            scale_rate = lib.granted(1.0 - self.beta, distance) / bound
-            weights = Weights(valid, rate, scale_rate, lib.where(valid, distance, 0.0), dof, weight)
+            weights = Weights(valid, rate, distance=lib.where(valid, distance, 0.0), dof=dof, weight=weight)
+            if self.scale_update == "analytic":
+                weights = weights._replace(scale_rate=lib.granted(1.0 - self.beta, distance) / bound)
         else:
             statistics = Statistics(distance, lib.granted(1.0, distance), lib.where(valid, distance + inf, inf))
             weights = Weights(valid, rate=lib.granted(1.0 - self.beta, distance))

@@ -1,0 +1,31 @@
+"""Where a result comes from."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+import adaterm
+
+
+def commit() -> str:
+    """The commit of the sources: from ADATERM_COMMIT where they were copied without their history."""
+    if "ADATERM_COMMIT" in os.environ:
+        return os.environ["ADATERM_COMMIT"]
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """Versions, device, commit, command and date, for a result file."""
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device,
+        "versions": {"adaterm": adaterm.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }

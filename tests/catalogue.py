@@ -1,0 +1,65 @@
+"""What the tests range over: rules, engines, precisions, and how closely results must agree."""
+
+from math import inf
+
+import torch
+
+import adaterm
+from adaterm import PAPER
+
+METHODS = {name: method for name, method in PAPER.items() if hasattr(adaterm, method.optimizer)}
+"""Every method of the paper that is ours, by its name."""
+
+COMBINED = {
+    "AdaTerm2 + AdaBias": ("AdaTerm", {"scale_update": "analytic", "adaptive_bias_correction": True}),
+    "Uncentered + no adaptiveness": ("AdaTerm", {"uncentered": True, "adaptive_dof": False}),
+    "No robustness + AdaBias": ("AdaTerm", {"min_dof": inf, "adaptive_bias_correction": True}),
+    "AdaTerm + L2 decay": ("AdaTerm", {"weight_decay": 0.1}),
+    "AdaTerm + decoupled decay": ("AdaTerm", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "AdaTerm + maximize": ("AdaTerm", {"maximize": True, "weight_decay": 0.1}),
+    "At-Adam + L2 decay": ("AtAdam", {"weight_decay": 0.1, "dof": 3.0}),
+    "t-Adam, Gaussian": ("TAdam", {"dof": inf}),
+    "Gradient init + AdaTerm2": ("AdaTerm", {"init_scale": "gradient", "scale_update": "analytic"}),
+}
+RULES = {**METHODS, **COMBINED}
+"""The methods, and options of theirs combined."""
+
+OPTIMIZERS = ["AdaTerm", "TAdam", "AtAdam", "TAdaBelief", "AtAdaBelief", "AdaBelief"]
+ENGINES = {"reference": {"foreach": False}, "foreach": {"foreach": True}}
+
+ENGINE_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""How far an engine may be from the reference engine, relative to the largest entry; half precisions to a rounding."""
+
+SHAPES = [(7, 5), (3,), (1,), (), (2, 3, 4)]
+
+
+def make(rule, params, **flags):
+    """The optimizer of a rule's name."""
+    optimizer, options = RULES[rule]
+    return getattr(adaterm, optimizer)(params, **{**options, **flags})
+
+
+def parameters(shapes=SHAPES, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+def give_gradients(params, step, scale=1.0):
+    """The same gradients for the same step, in any precision; every fifth step is a hundredfold outlier."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    for parameter in params:
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.grad = (noise * scale * (100.0 if step % 5 == 4 else 1.0)).to(parameter.dtype)
+
+
+def train(optimizer, params, steps, start=0):
+    for step in range(start, start + steps):
+        give_gradients(params, step)
+        optimizer.step()
+
+
+def assert_close(actual, wanted, tolerance, what=""):
+    """Within a tolerance relative to the largest entry wanted."""
+    actual, wanted = actual.detach().double(), wanted.detach().double()
+    error = ((actual - wanted).abs().max() / wanted.abs().max().clamp_min(1e-300)).item()
+    assert error <= tolerance, f"{what}: off by {error:.2e}, allowed {tolerance:.0e}"

@@ -1,0 +1,279 @@
+"""Each optimizer is a torch optimizer: one battery for all of them."""
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+from catalogue import ENGINES, OPTIMIZERS, RULES, assert_close, give_gradients, make, parameters, train
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+import adaterm
+from adaterm.optimizer import _use_foreach
+from adaterm.options import Common
+
+every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+every_engine = pytest.mark.parametrize("engine", ENGINES)
+
+SCHEDULERS = {
+    "StepLR": {"step_size": 2},
+    "MultiStepLR": {"milestones": [2]},
+    "ConstantLR": {},
+    "LinearLR": {},
+    "ExponentialLR": {"gamma": 0.9},
+    "PolynomialLR": {},
+    "CosineAnnealingLR": {"T_max": 5},
+    "CosineAnnealingWarmRestarts": {"T_0": 2},
+    "CyclicLR": {"base_lr": 1e-3, "max_lr": 1e-2, "cycle_momentum": False},
+    "OneCycleLR": {"max_lr": 1e-2, "total_steps": 10, "cycle_momentum": False},
+    "LambdaLR": {"lr_lambda": lambda epoch: 0.9**epoch},
+    "MultiplicativeLR": {"lr_lambda": lambda epoch: 0.9},
+    "ReduceLROnPlateau": {},
+}
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda original: pickle.loads(pickle.dumps(original))}
+
+
+def build(name, params, **options):
+    return getattr(adaterm, name)(params, **options)
+
+
+def loss_of(model):
+    return model(torch.linspace(-1, 1, 12).view(4, 3)).square().mean()
+
+
+@every_optimizer
+def test_the_signature_begins_as_adam_does(name):
+    ours, adam = (list(inspect.signature(cls).parameters) for cls in (getattr(adaterm, name), torch.optim.Adam))
+    wanted = [option.replace("betas", "beta") if name == "AdaTerm" else option for option in adam[:5]]
+    assert ours[:5] == wanted
+    assert {"maximize", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"} < set(ours)
+
+
+@every_optimizer
+def test_the_state_has_the_documented_names(name):
+    params = parameters()
+    optimizer = build(name, params)
+    train(optimizer, params, 1)
+    own = {
+        "AdaTerm": {"excess_dof"},
+        "AdaBelief": set(),
+        "TAdam": {"weight_sum"},
+        "TAdaBelief": {"weight_sum"},
+    }.get(name, {"weight_sum", "log_distance_avg", "log_distance_var"})
+    assert set(optimizer.state[params[0]]) == {"step", "exp_avg", "exp_scale"} | own
+
+
+@every_engine
+@every_optimizer
+def test_groups_have_their_own_options(name, engine):
+    """Two groups with different options equal two optimizers."""
+    together, apart = parameters(), parameters()
+    second = {"lr": 0.1, "weight_decay": 0.2, "eps": 1e-4, "maximize": True}
+    optimizer = build(name, together[:2], **ENGINES[engine])
+    optimizer.add_param_group({"params": together[2:], **second})
+    others = [build(name, apart[:2], **ENGINES[engine]), build(name, apart[2:], **second, **ENGINES[engine])]
+    for step in range(8):
+        give_gradients(together, step)
+        give_gradients(apart, step)
+        for tested in (optimizer, *others):
+            tested.step()
+    for a, b in zip(together, apart, strict=True):
+        assert torch.equal(a, b)
+
+
+@every_optimizer
+def test_named_parameters(name):
+    model = nn.Linear(3, 2)
+    optimizer = build(name, model.named_parameters())
+    loss_of(model).backward()
+    optimizer.step()
+    assert optimizer.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+
+
+@every_optimizer
+def test_the_closure_runs_with_gradients_and_its_loss_comes_back(name):
+    model = nn.Linear(3, 1)
+    optimizer = build(name, model.parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        loss = optimizer.step(closure)
+    assert loss.requires_grad
+    assert optimizer.step() is None
+
+
+@every_optimizer
+def test_hooks_run_in_order(name):
+    params = parameters()
+    optimizer = build(name, params)
+    seen = []
+    handles = [
+        register_optimizer_step_pre_hook(lambda *_: seen.append("global before")),
+        optimizer.register_step_pre_hook(lambda *_: seen.append("before")),
+        optimizer.register_step_post_hook(lambda *_: seen.append("after")),
+        register_optimizer_step_post_hook(lambda *_: seen.append("global after")),
+    ]
+    train(optimizer, params, 1)
+    for handle in handles:
+        handle.remove()
+    train(optimizer, params, 1)
+    assert seen == ["global before", "before", "after", "global after"]
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@every_optimizer
+def test_schedulers(name, scheduler):
+    params = parameters()
+    optimizer = build(name, params, lr=0.05)
+    schedule = getattr(lr_scheduler, scheduler)(optimizer, **SCHEDULERS[scheduler])
+    rates = []
+    for step in range(8):
+        train(optimizer, params, 1, start=step)
+        schedule.step(*([1.0] if scheduler == "ReduceLROnPlateau" else []))
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert len(set(rates)) > 1 or scheduler == "ReduceLROnPlateau"
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
+@every_engine
+@every_optimizer
+def test_a_tensor_learning_rate_equals_a_number(name, engine, shape):
+    numbers, tensors = parameters(dtype=torch.float64), parameters(dtype=torch.float64)
+    lr = torch.full(shape, 0.5)
+    flags = ENGINES[engine] | {"capturable": ENGINES[engine]["foreach"]}
+    optimizers = build(name, numbers, lr=0.5, **flags), build(name, tensors, lr=lr, **flags)
+    for optimizer, params in zip(optimizers, (numbers, tensors), strict=True):
+        train(optimizer, params, 5)
+    lr.mul_(0.5)
+    optimizers[0].param_groups[0]["lr"] = 0.25
+    for optimizer, params in zip(optimizers, (numbers, tensors), strict=True):
+        train(optimizer, params, 5, start=5)
+    for a, b in zip(tensors, numbers, strict=True):
+        assert_close(a, b, 1e-6)
+
+
+@every_engine
+@pytest.mark.parametrize("rule", RULES)
+def test_gradients_are_never_written(rule, engine):
+    params = parameters()
+    optimizer = make(rule, params, **ENGINES[engine])
+    give_gradients(params, 0)
+    before = [(parameter.grad.clone(), parameter.grad._version) for parameter in params]
+    optimizer.step()
+    for parameter, (values, version) in zip(params, before, strict=True):
+        assert torch.equal(parameter.grad, values)
+        assert parameter.grad._version == version
+
+
+@every_optimizer
+def test_parameters_without_gradient_are_left_alone(name):
+    params = parameters()
+    optimizer = build(name, params)
+    optimizer.step()
+    give_gradients(params, 0)
+    params[1].grad = None
+    before = params[1].detach().clone()
+    optimizer.step()
+    assert torch.equal(params[1], before)
+    assert params[1] not in optimizer.state
+    optimizer.zero_grad()
+    assert all(parameter.grad is None for parameter in params)
+
+
+@every_optimizer
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["deepcopy", "pickle"]
+)
+def test_copies_go_on_as_the_original(name, copied):
+    params = parameters()
+    optimizer = build(name, params, lr=0.1)
+    train(optimizer, params, 3)
+    twin = copied(optimizer)
+    twins = twin.param_groups[0]["params"]
+    assert repr(twin) == repr(optimizer)
+    assert twin.statistics() == {}
+    train(optimizer, params, 3, start=3)
+    train(twin, twins, 3, start=3)
+    assert all(torch.equal(a, b) for a, b in zip(params, twins, strict=True))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if "gradient init" not in rule.lower()])
+def test_autograd_goes_through_a_differentiable_step(rule):
+    """The gradient of a step by its gradient, mean and scale is the numerical one."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(3, 4, dtype=torch.float64, generator=generator) + 0.5
+    leaves = [value.clone().requires_grad_() for value in values]
+
+    def step(gradient, mean, scale):
+        parameter = torch.linspace(0.0, 1.0, 4, dtype=torch.float64, requires_grad=True).clone()
+        parameter.grad = gradient
+        optimizer = make(rule, [parameter], lr=0.5, eps=1e-2, differentiable=True)
+        optimizer.state[parameter].update(make_state(rule, mean.clone(), scale.clone()))
+        optimizer.step()
+        state = optimizer.state[parameter]
+        return parameter, state["exp_avg"], state["exp_scale"]
+
+    def make_state(rule, mean, scale):
+        blank = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+        blank.grad = torch.ones_like(blank)
+        filled = make(rule, [blank], eps=1e-2)
+        filled.step()
+        return filled.state[blank] | {"exp_avg": mean, "exp_scale": scale}
+
+    assert torch.autograd.gradcheck(step, leaves)
+
+
+def test_a_grad_scaler_skips_what_it_must():
+    model = nn.Linear(3, 2)
+    optimizer = adaterm.AdaTerm(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for poison, steps in ((1.0, 1), (float("inf"), 1), (1.0, 2)):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model) * poison).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert optimizer.state[model.weight]["step"] == steps
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@every_engine
+@pytest.mark.parametrize("rule", RULES)
+def test_half_precision_parameters_have_float32_state(rule, engine, dtype):
+    params = parameters(dtype=dtype)
+    optimizer = make(rule, params, **ENGINES[engine])
+    train(optimizer, params, 3)
+    assert all(p.dtype == dtype for p in params)
+    assert {value.dtype for p in params for value in optimizer.state[p].values()} == {torch.float32}
+
+
+def test_foreach_is_the_default_where_torch_has_kernels_for_it(monkeypatch):
+    params = parameters()
+    assert not _use_foreach(params, Common())
+    monkeypatch.setattr("torch.optim.optimizer._get_foreach_kernels_supported_devices", lambda: ["cpu"])
+    assert _use_foreach(params, Common())
+    assert not _use_foreach(params, Common(foreach=False))
+    assert not _use_foreach(params, Common(differentiable=True))
+    assert not _use_foreach(params, Common(lr=torch.tensor(1.0)))
+    assert _use_foreach(params, Common(lr=torch.tensor(1.0), capturable=True))
+
+
+@every_optimizer
+def test_it_learns(name):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = build(name, model.parameters(), lr=1e-2)
+    first = loss_of(model).item()
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05 * first

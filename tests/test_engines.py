@@ -1,0 +1,155 @@
+"""Every engine follows the reference engine, for every rule and precision."""
+
+import pytest
+import torch
+from catalogue import ENGINE_TOLERANCE, RULES, assert_close, give_gradients, make, parameters, train
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import adaterm
+from adaterm import equations
+from adaterm.binding import bind
+from adaterm.rules import AdaTermRule
+
+
+def compare(rule, dtype, steps=40, shapes=None, **flags):
+    kwargs = {"shapes": shapes} if shapes else {}
+    ends = []
+    for foreach in (False, True):
+        params = parameters(dtype=dtype, **kwargs)
+        optimizer = make(rule, params, foreach=foreach, **flags)
+        train(optimizer, params, steps)
+        ends.append((params, optimizer))
+    (wanted_params, wanted), (params, tested) = ends
+    for a, b in zip(params, wanted_params, strict=True):
+        assert_close(a, b, ENGINE_TOLERANCE[dtype], f"parameter {tuple(a.shape)}")
+        for key, value in wanted.state[b].items():
+            tolerance = min(1e-5, ENGINE_TOLERANCE[dtype])  # state is never in half precision
+            assert_close(tested.state[a][key], value, tolerance, f"{key} {tuple(a.shape)}")
+
+
+@pytest.mark.parametrize("dtype", ENGINE_TOLERANCE, ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_foreach_follows_the_reference(rule, dtype):
+    compare(rule, dtype)
+
+
+@pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm2", "At-Adam", "AdaBelief"])
+def test_step_counts_and_learning_rate_may_live_on_the_device(rule):
+    compare(rule, torch.float64, lr=torch.tensor(1e-2, dtype=torch.float64), capturable=True)
+
+
+@pytest.mark.parametrize("rule", ["AdaTerm", "At-Adam", "AdaTerm (AdaBias)"])
+def test_capturable_changes_nothing(rule):
+    ends = []
+    for capturable in (False, True):
+        params = parameters(dtype=torch.float64)
+        train(make(rule, params, capturable=capturable), params, 30)
+        ends.append(params)
+    for a, b in zip(*ends, strict=True):
+        assert_close(a, b, 1e-6)  # the step count is a float32
+
+
+def test_one_group_may_mix_precisions_and_step_counts():
+    def run(foreach):
+        params = [p for dtype in ENGINE_TOLERANCE for p in parameters(dtype=dtype)]
+        optimizer = adaterm.AdaTerm(params, lr=0.1, foreach=foreach, init_scale="gradient")
+        for step in range(12):
+            give_gradients(params, step)
+            for parameter in params[step % 2 :: 3]:
+                parameter.grad = None
+            optimizer.step()
+        return params, optimizer
+
+    (wanted, reference), (params, tested) = run(False), run(True)
+    for a, b in zip(params, wanted, strict=True):
+        assert_close(a, b, ENGINE_TOLERANCE[a.dtype])
+        assert tested.state[a]["step"] == reference.state[b]["step"]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_memory_layout_does_not_matter(foreach):
+    def run(layout):
+        params = [
+            layout(tensor).requires_grad_() for tensor in (torch.ones(4, 6, 5, 3), torch.arange(24.0).view(1, 2, 3, 4))
+        ]
+        optimizer = adaterm.AdaTerm(params, foreach=foreach, init_scale="gradient")
+        for step in range(6):
+            give_gradients(params, step)
+            for parameter in params[: step % 2]:
+                parameter.grad = layout(parameter.grad)
+            optimizer.step()
+        return params, optimizer
+
+    layouts = {
+        "contiguous": torch.clone,
+        "channels last": lambda t: t.clone(memory_format=torch.channels_last),
+        "transposed": lambda t: t.mT.contiguous().mT,
+        "a view with gaps": lambda t: torch.stack([t, t], dim=-1)[..., 0],
+        "unaligned": lambda t: torch.cat([torch.zeros(1), t.flatten()])[1:].view(t.shape),
+    }
+    wanted, _ = run(layouts["contiguous"])
+    for name, layout in layouts.items():
+        params, optimizer = run(layout)
+        for a, b in zip(params, wanted, strict=True):
+            assert_close(a, b, 1e-6, name)
+        if name == "channels last":
+            assert optimizer.state[params[0]]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
+
+
+class ScratchMemory(TorchDispatchMode):
+    """The most bytes that live at once in tensors which are made while this mode is on."""
+
+    def __init__(self, known):
+        super().__init__()
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self.alive, self.peak = {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, list | tuple) else [made]:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+                storage = tensor.untyped_storage()
+                self.alive[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+        self.alive = {key: value for key, value in self.alive.items() if not value[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
+        return made
+
+
+@pytest.mark.parametrize(("rule", "lists"), {"AdaTerm": 1, "AdaTerm + L2 decay": 1, "At-Adam": 2}.items())
+def test_foreach_needs_few_scratch_lists(rule, lists):
+    """One buffer as large as all parameters, as torch's own foreach Adam; the t-family's distance takes a second."""
+    params = parameters([(128, 64)] * 5)
+    optimizer = make(rule, params, foreach=True)
+    train(optimizer, params, 2)
+    with ScratchMemory([t for p in params for t in (p, p.grad, *optimizer.state[p].values())]) as scratch:
+        optimizer.step()
+    assert 0.99 * lists <= scratch.peak / sum(p.numel() * 4 for p in params) <= 1.05 * lists
+
+
+def test_equations_run_under_vmap():
+    """Many trials at once: a batch of problems equals the problems one by one."""
+    rule = AdaTermRule()
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.randn(8, 50, 4, dtype=torch.float64, generator=generator)
+
+    def trial(gradients):
+        mean, scale, parameter = torch.zeros(4).double(), torch.full((4,), 1e-10).double(), torch.zeros(4).double()
+        scalars = {"excess_dof": torch.tensor(1e-5).double()}
+        for step, gradient in enumerate(gradients, start=1):
+            distance = rule.gauge(equations, gradient, mean, scale).mean()
+            weights, scalars, _ = rule.weigh(equations, distance, scalars, None)
+            mean, scale, parameter = rule.move(equations, gradient, mean, scale, parameter, weights, 1e-2, step)
+        return parameter
+
+    batched = torch.vmap(trial)(gradients)
+    for one, wanted in zip(batched, map(trial, gradients), strict=True):
+        assert_close(one, wanted, 1e-12)
+
+
+def test_binding_replaces_primitives_everywhere_and_leaves_the_module_alone():
+    calls = []
+    library = bind(shift=lambda value, direction, rate: calls.append(rate) or value)
+    assert library.gaussian(1.0, 3.0, 0.5, 0.0) == 1.0
+    assert calls == [0.5]
+    assert equations.gaussian(1.0, 3.0, 0.5, 0.0) == 2.0

@@ -1,0 +1,26 @@
+"""What the README shows works as it stands there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_demo_runs_and_records_where_its_numbers_come_from(tmp_path):
+    command = [sys.executable, "examples/demo.py", "--steps", "60", "--seeds", "1", "--out", str(tmp_path)]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "test error" in shown
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+    record = json.loads((tmp_path / "demo.json").read_text())
+    assert {"table", "command", "versions", "device", "commit", "seeds", "settings"} <= set(record)
+    assert set(record["table"]) == {"Adam", "AdaTerm", 'AdaTerm, init_scale="gradient"'}
+
+
+def test_the_readme_code_runs():
+    """Every Python block of the README, in order, as one program."""
+    blocks = (ROOT / "README.md").read_text().split("```python\n")[1:]
+    program = "\n".join(block.split("```")[0] for block in blocks)
+    assert "AdaTerm(" in program
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

@@ -1,0 +1,85 @@
+"""The layout is the design: what may import what, what is public, and what is optional."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import adaterm
+from adaterm import PAPER
+
+SOURCES = Path(adaterm.__file__).parent
+LAYERS = [
+    {"equations", "options"},
+    {"binding", "rules"},
+    {"engines.job"},
+    {"engines.reference", "engines.foreach"},
+    {"engines"},
+    {"optimizer"},
+    {"methods", "diagnostics"},
+    {""},
+]
+"""From the lowest up; a module imports from the layers below it only."""
+OPTIONAL = ("triton", "numba", "jax", "ray", "mujoco", "pybullet", "gymnasium", "numpy", "matplotlib", "tqdm")
+
+
+def module_name(path):
+    return ".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+
+
+MODULES = {module_name(path): path for path in SOURCES.rglob("*.py")}
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_module_has_its_layer():
+    assert set(MODULES) == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module):
+    below = set().union(*LAYERS[: next(i for i, layer in enumerate(LAYERS) if module in layer)])
+    own = {
+        name.removeprefix("adaterm").removeprefix(".")
+        for name in imported(MODULES[module])
+        if name.startswith("adaterm")
+    }
+    assert {name for name in own if name in MODULES and name not in ("", module)} <= below
+
+
+def test_importing_needs_torch_alone():
+    """None of the optional packages is imported, even where it is installed, except by torch itself."""
+    listing = "import sys, torch; before = set(sys.modules); import adaterm; print(*(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.split()
+    assert not {name.split(".")[0] for name in found} & set(OPTIONAL)
+
+
+def test_public_names():
+    assert set(adaterm.__all__) == {
+        name for name, value in vars(adaterm).items() if getattr(value, "__module__", "").startswith("adaterm")
+    } | {"PAPER"}
+    assert (SOURCES / "py.typed").exists()
+
+
+def test_the_paper_has_every_method_under_its_name():
+    import torch
+
+    for name, (optimizer, options) in PAPER.items():
+        found = getattr(adaterm, optimizer, None) or getattr(torch.optim, optimizer)
+        found([torch.zeros(1, requires_grad=True)], **options), name
+    assert list(PAPER)[:6] == ["Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam", "AdaTerm"]
+
+
+def test_the_oldest_torch_we_promise_is_the_one_we_declare():
+    project = tomllib.loads((SOURCES.parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["torch>=2.11"]

@@ -1,0 +1,149 @@
+"""Checkpoints: what was saved comes back, exactly, whatever trains on with it."""
+
+import copy
+import io
+
+import pytest
+import torch
+from catalogue import ENGINES, RULES, give_gradients, make, parameters, train
+
+import adaterm
+
+HALF_AND_FULL = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
+
+
+def saved_and_loaded(state_dict):
+    file = io.BytesIO()
+    torch.save(state_dict, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def copies(params):
+    return [parameter.detach().clone().requires_grad_() for parameter in params]
+
+
+@pytest.mark.parametrize("dtype", HALF_AND_FULL, ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_training_goes_on_after_a_round_trip(rule, dtype):
+    """Also from one engine to the other's checkpoint; values and precisions of the state survive to the bit."""
+    params = parameters(dtype=dtype)
+    optimizer = make(rule, params, foreach=False)
+    train(optimizer, params, 7)
+    twins = copies(params)
+    loaded = make(rule, twins, foreach=False)
+    loaded.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    for parameter, twin in zip(params, twins, strict=True):
+        for key, value in optimizer.state[parameter].items():
+            assert loaded.state[twin][key].dtype == value.dtype, key
+            assert torch.equal(loaded.state[twin][key], value), key
+    train(optimizer, params, 5, start=7)
+    train(loaded, twins, 5, start=7)
+    assert all(torch.equal(a, b) for a, b in zip(params, twins, strict=True))
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("first", ENGINES)
+def test_engines_read_each_other(first, capturable):
+    params = parameters(dtype=torch.float64)
+    optimizer = adaterm.AdaTerm(params, **ENGINES[first])
+    train(optimizer, params, 6)
+    twins = copies(params)
+    state_dict = saved_and_loaded(optimizer.state_dict())
+    state_dict["param_groups"][0] |= {"foreach": not ENGINES[first]["foreach"], "capturable": capturable}
+    other = adaterm.AdaTerm(twins)
+    other.load_state_dict(state_dict)
+    for tested, tensors in ((optimizer, params), (other, twins)):
+        train(tested, tensors, 6, start=6)
+    for a, b in zip(params, twins, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+
+
+def test_a_float32_state_loads_into_a_float64_model():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params)
+    train(optimizer, params, 3)
+    doubled = [p.detach().double().requires_grad_() for p in params]
+    loaded = adaterm.AdaTerm(doubled)
+    loaded.load_state_dict(optimizer.state_dict())
+    train(loaded, doubled, 1)
+    assert loaded.state[doubled[0]]["exp_avg"].dtype == torch.float64
+
+
+def test_a_state_dict_from_before_an_option_existed():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params, lr=0.5, init_dof=3.0)
+    train(optimizer, params, 2)
+    old = copy.deepcopy(optimizer.state_dict())
+    for option in ("init_scale", "adaptive_bias_correction", "capturable", "fused", "foreach", "differentiable"):
+        del old["param_groups"][0][option]
+    for entry in old["state"].values():
+        entry["step"] = entry["step"].item()
+    loaded = adaterm.AdaTerm(copies(params))
+    loaded.load_state_dict(old)
+    assert loaded.param_groups[0]["init_dof"] == 3.0
+    assert loaded.param_groups[0]["init_scale"] == "eps"
+    twins = loaded.param_groups[0]["params"]
+    for tested, tensors in ((optimizer, params), (loaded, twins)):
+        train(tested, tensors, 3, start=2)
+    assert all(torch.equal(a, b) for a, b in zip(params, twins, strict=True))
+
+
+def test_loading_leaves_the_given_dict_alone_and_runs_the_hooks():
+    params = parameters(dtype=torch.bfloat16)
+    optimizer = adaterm.AdaTerm(params)
+    train(optimizer, params, 2)
+    given = optimizer.state_dict()
+    before = copy.deepcopy(given)
+    loaded, seen = adaterm.AdaTerm(copies(params)), []
+
+    def halve(_, state_dict):
+        changed = copy.deepcopy(state_dict)
+        for entry in changed["state"].values():
+            entry["exp_avg"] = entry["exp_avg"] / 2
+        return changed
+
+    loaded.register_load_state_dict_pre_hook(halve)
+    loaded.register_load_state_dict_post_hook(
+        lambda it: seen.append(it.state[it.param_groups[0]["params"][0]]["exp_avg"])
+    )
+    loaded.load_state_dict(state_dict=given)
+    assert seen[0].dtype == torch.float32
+    assert torch.equal(seen[0], optimizer.state[params[0]]["exp_avg"] / 2)
+    for key, entry in before["state"].items():
+        assert all(torch.equal(given["state"][key][name], value) for name, value in entry.items())
+
+
+def test_complex_state_survives():
+    parameter = torch.randn(4, dtype=torch.complex64, requires_grad=True)
+    optimizer = adaterm.AdaTerm([parameter])
+    parameter.grad = torch.randn(4, dtype=torch.complex64)
+    optimizer.step()
+    loaded = adaterm.AdaTerm([parameter])
+    loaded.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    assert {key: value.dtype for key, value in loaded.state[parameter].items()} == {
+        "step": torch.float32,
+        "exp_avg": torch.complex64,
+        "exp_scale": torch.complex64,
+        "excess_dof": torch.float32,
+    }
+    loaded.step()
+
+
+def test_another_models_state_is_refused():
+    optimizer, other = adaterm.AdaTerm(parameters()), adaterm.AdaTerm(parameters([(2,)]))
+    with pytest.raises(ValueError, match="doesn't match the size"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+def test_a_step_works_on_gradients_that_were_swapped_for_others():
+    """Frameworks replace gradients, and parameters' data, between steps: nothing about them is remembered."""
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params, foreach=True, lr=0.1)
+    train(optimizer, params, 2)
+    with torch.no_grad():
+        params[0].data = params[0].data.clone()
+    give_gradients(params, 5)
+    before = params[0].detach().clone()
+    optimizer.step()
+    assert not torch.equal(before, params[0])
