@@ -1,4 +1,4 @@
-"""Train one small network with Adam and with AdaTerm while one batch in ten is corrupt, and draw what happens.
+"""Train one small network with Adam and with AdaTerm while some batches are corrupt, and draw what happens.
 
 A corrupt batch, as from a sensor that glitches for a while, has heavy-tailed noise on all its targets. Within a seed,
 all methods start from the same weights and see the same batches. Writes `demo.png` and `demo.json`.
@@ -28,7 +28,7 @@ except ImportError as error:
     raise SystemExit(f"The demo needs {error.name}, which is not installed: pip install adaterm[demo]") from error
 
 LR, BATCH_SIZE, WIDTHS = 1e-3, 10, (1, 50, 50, 50, 50, 1)
-CORRUPT_SHARE, CAUCHY_SCALE = 0.1, 0.5
+CAUCHY_SCALE = 0.5
 WARM = 'AdaTerm, init_scale="gradient"'
 METHODS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adam": lambda params: torch.optim.Adam(params, lr=LR, foreach=True),
@@ -44,11 +44,11 @@ def target(x: Tensor) -> Tensor:
     return x**2 + torch.log(x + 1) + torch.sin(2 * math.pi * x) * torch.cos(2 * math.pi * x)
 
 
-def make_batches(seed: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+def make_batches(seed: int, steps: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs, targets and whether the batch is corrupt: whether all its targets have Cauchy noise."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(steps, BATCH_SIZE, 1, generator=generator)
-    corrupt = torch.rand(steps, generator=generator) < CORRUPT_SHARE
+    corrupt = torch.rand(steps, generator=generator) < share
     noise = torch.empty_like(x).cauchy_(sigma=CAUCHY_SCALE, generator=generator)
     return x, target(x) + noise * corrupt[:, None, None], corrupt
 
@@ -85,9 +85,9 @@ def train(method: str, seed: int, xs: Tensor, ys: Tensor, bar: tqdm) -> tuple[Te
     return torch.stack(errors), torch.stack(trust).quantile(0.5, 1) if trust else torch.ones(len(xs))
 
 
-def train_all(steps: int, seeds: int) -> tuple[dict[str, Runs], Tensor]:
+def train_all(steps: int, seeds: int, share: float) -> tuple[dict[str, Runs], Tensor]:
     """Every method's runs, and which batches of which seed were corrupt."""
-    batches = [make_batches(seed, steps) for seed in range(seeds)]
+    batches = [make_batches(seed, steps, share) for seed in range(seeds)]
     results: dict[str, Runs] = {}
     with tqdm(total=len(METHODS) * seeds * steps, unit=" steps", mininterval=0.2 if sys.stderr.isatty() else 10) as bar:
         for method in METHODS:
@@ -128,7 +128,7 @@ def binned(values: Tensor, steps: Tensor, chosen: Tensor) -> Tensor:
     return torch.tensor(points).reshape(-1, 4).T
 
 
-def draw(results: dict[str, Runs], corrupt: Tensor, path: Path) -> None:
+def draw(results: dict[str, Runs], corrupt: Tensor, share: float, path: Path) -> None:
     """Learning curves on the left, the default AdaTerm's trust in both kinds of batch on the right."""
     seeds, last = corrupt.shape
     figure = Figure(figsize=(11, 4.5), dpi=150, layout="constrained")
@@ -156,14 +156,14 @@ def draw(results: dict[str, Runs], corrupt: Tensor, path: Path) -> None:
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc=corner, frameon=False)
-    figure.suptitle(f"Training while {CORRUPT_SHARE:.0%} of the batches are corrupt (seeds: {seeds})", weight="bold")
+    figure.suptitle(f"Training while {share:.0%} of the batches are corrupt (seeds: {seeds})", weight="bold")
     figure.savefig(path, backend="agg")
 
 
-def provenance(steps: int, seeds: int) -> dict[str, Any]:
+def provenance(steps: int, seeds: int, share: float) -> dict[str, Any]:
     """What is needed to run this again."""
     git = subprocess.run("git rev-parse HEAD", shell=True, cwd=Path(__file__).parent, capture_output=True, text=True)
-    settings = {"steps": steps, "lr": LR, "batch_size": BATCH_SIZE, "widths": WIDTHS, "corrupt_share": CORRUPT_SHARE}
+    settings = {"steps": steps, "lr": LR, "batch_size": BATCH_SIZE, "widths": WIDTHS, "corrupt_share": share}
     return {
         "command": " ".join(["python", "examples/demo.py", *sys.argv[1:]]),
         "versions": {"adaterm": adaterm.__version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -180,17 +180,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Adam and AdaTerm on the same corrupted data.")
     parser.add_argument("--steps", type=int, default=4000, help="training steps of each run (%(default)s)")
     parser.add_argument("--seeds", type=int, default=4, help="number of paired runs (%(default)s)")
+    parser.add_argument("--corrupt", type=float, default=0.1, help="share of corrupt batches, 0 to 1 (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("results/demo"), help="output folder (%(default)s)")
     args = parser.parse_args()
     if min(args.steps, args.seeds) < 1:
         parser.error("--steps and --seeds must be at least 1")
+    if not 0 <= args.corrupt <= 1:
+        parser.error("--corrupt must be between 0 and 1")
     torch.set_num_threads(1)  # the network is too small for more
-    results, corrupt = train_all(args.steps, args.seeds)
+    results, corrupt = train_all(args.steps, args.seeds, args.corrupt)
     table = {method: summarize(*runs, corrupt) for method, runs in results.items()}
     print_table(table, args.seeds)
     args.out.mkdir(parents=True, exist_ok=True)
-    draw(results, corrupt, args.out / "demo.png")
-    record = json.dumps({"table": table, **provenance(args.steps, args.seeds)}, indent=2)
+    draw(results, corrupt, args.corrupt, args.out / "demo.png")
+    record = json.dumps({"table": table, **provenance(args.steps, args.seeds, args.corrupt)}, indent=2)
     (args.out / "demo.json").write_text(record + "\n")
     print(f"\nFigure: {args.out / 'demo.png'}\nNumbers: {args.out / 'demo.json'}")
 

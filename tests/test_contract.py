@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import sys
 
 import pytest
 import torch
@@ -257,7 +258,7 @@ def test_half_precision_parameters_have_float32_state(rule, engine, dtype):
 def test_foreach_is_the_default_where_torch_has_kernels_for_it(monkeypatch):
     params = parameters()
     assert not _use_foreach(params, Common())
-    monkeypatch.setattr("torch.optim.optimizer._get_foreach_kernels_supported_devices", lambda: ["cpu"])
+    monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
     assert _use_foreach(params, Common())
     assert not _use_foreach(params, Common(foreach=False))
     assert not _use_foreach(params, Common(differentiable=True))

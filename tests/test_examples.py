@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from adaterm import PAPER
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -24,3 +26,21 @@ def test_the_readme_code_runs():
     program = "\n".join(block.split("```")[0] for block in blocks)
     assert "AdaTerm(" in program
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+
+
+def test_the_readme_has_the_measured_numbers():
+    record = json.loads((ROOT / "results/slow_start/slow_start.json").read_text())
+    trusted, adapted = (value for key, value in record.items() if key.startswith("steps until"))
+    shown = {
+        "slow_start": " / ".join(map(str, trusted["eps"].values())),
+        **{f"dof_{dof}": str(step) for dof, step in adapted.items()},
+    }
+    readme = (ROOT / "README.md").read_text()
+    for name, numbers in shown.items():
+        assert f"<!-- {name} -->{numbers}<!-- -->" in readme
+
+
+def test_the_docs_name_every_method():
+    table = (ROOT / "docs/paper.md").read_text().split("## Methods")[1].split("**As published.**")[0]
+    listed = [line.split(" | ")[0].removeprefix("| ") for line in table.split("\n") if " | " in line]
+    assert listed[1:] == list(PAPER)
