@@ -83,3 +83,16 @@ def test_a_monitor_names_what_has_no_name():
     monitor = adaterm.Monitor(optimizer)
     train(optimizer, params, 2)
     assert list(monitor.summary()) == ["0.0", "0.1", "1.0", "1.1", "1.2"]
+
+
+def test_names_that_two_groups_share_do_not_hide_a_parameter():
+    layers = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
+    optimizer = adaterm.AdaTerm([{"params": list(layer.named_parameters())} for layer in layers])
+    monitor = adaterm.Monitor(optimizer)
+    train(optimizer, [p for layer in layers for p in layer.parameters()], 1)
+    assert list(monitor.summary()) == ["0.0", "0.1", "1.0", "1.1"]
+
+
+def test_a_monitor_watches_ours_only():
+    with pytest.raises(TypeError, match="not Adam"):
+        adaterm.Monitor(torch.optim.Adam(parameters()))

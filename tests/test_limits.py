@@ -85,6 +85,16 @@ def test_huge_gradients_do_not_overflow_the_scale(engine):
 
 
 @every_engine
+@pytest.mark.parametrize("dof", [1e-3, 1e6, 1e29])
+def test_extreme_degrees_of_freedom_stay_numbers(dof, engine):
+    params = parameters()
+    for options in ({"init_dof": max(1.0, dof)}, {"min_dof": dof}, {"min_dof": dof, "scale_update": "analytic"}):
+        optimizer = adaterm.AdaTerm(params, **options, **ENGINES[engine])
+        train(optimizer, params, 300)
+        assert all(value.isfinite().all() for p in params for value in (p, *optimizer.state[p].values()))
+
+
+@every_engine
 def test_a_zero_gradient_on_fresh_state_is_harmless(engine):
     """Checkpointing code takes such a step, with lr 0, to make the state exist."""
     params = parameters()

@@ -2,6 +2,7 @@
 
 from math import inf, nan
 
+import numpy
 import pytest
 import torch
 from catalogue import OPTIMIZERS, give_gradients, parameters
@@ -14,10 +15,10 @@ BAD = [
     ("AdaTerm", "beta", "high", "in [0, 1)"),
     ("AdaTerm", "eps", 0.0, "at least"),
     ("AdaTerm", "eps", nan, "at least"),
-    ("AdaTerm", "min_dof", 0.0, "positive number or inf"),
-    ("AdaTerm", "min_dof", None, "positive number or inf"),
-    ("AdaTerm", "init_dof", 0.5, "[min_dof=1.0, inf)"),
-    ("AdaTerm", "init_dof", inf, "[min_dof=1.0, inf)"),
+    ("AdaTerm", "min_dof", 0.0, "positive number below 1e30, or inf"),
+    ("AdaTerm", "min_dof", None, "positive number below 1e30, or inf"),
+    ("AdaTerm", "init_dof", 0.5, "[min_dof=1.0, 1e30)"),
+    ("AdaTerm", "init_dof", inf, "[min_dof=1.0, 1e30)"),
     ("AdaTerm", "adaptive_dof", 1, "True or False"),
     ("AdaTerm", "uncentered", None, "True or False"),
     ("AdaTerm", "adaptive_bias_correction", "yes", "True or False"),
@@ -26,7 +27,7 @@ BAD = [
     ("TAdam", "betas", (0.9, 1.0), "two numbers in [0, 1)"),
     ("TAdam", "betas", 0.9, "two numbers in [0, 1)"),
     ("TAdam", "betas", (0.3, 0.999), "first in [0.5, 1)"),
-    ("TAdam", "dof", -1.0, "positive number or inf"),
+    ("TAdam", "dof", -1.0, "positive number below 1e30, or inf"),
     ("TAdam", "as_published", 2, "True or False"),
     ("AtAdam", "dof", inf, "finite"),
     ("AtAdam", "beta_dof", 1.0, "in [0, 1)"),
@@ -66,6 +67,18 @@ def test_a_bad_option_is_named(name, option, value, allowed):
     assert torch.equal(params[0], before)
 
 
+@pytest.mark.parametrize("value", [-1.0, nan, inf])
+def test_a_tensor_learning_rate_is_checked_where_that_costs_nothing(value):
+    with pytest.raises(ValueError, match="lr=.*must be a non-negative number"):
+        adaterm.AdaTerm(parameters(), lr=torch.tensor(value))
+
+
+def test_numbers_of_numpy_are_numbers():
+    optimizer = adaterm.AdaTerm(parameters(), lr=numpy.float32(1e-3), beta=numpy.float64(0.9))
+    give_gradients(optimizer.param_groups[0]["params"], 0)
+    optimizer.step()
+
+
 def test_conflicts_are_explained():
     params = parameters()
     with pytest.raises(ValueError, match="Tensor lr must be 1-element"):
@@ -76,6 +89,8 @@ def test_conflicts_are_explained():
         adaterm.AdaTerm(params, fused=True)
     with pytest.raises(RuntimeError, match="differentiable=True"):
         adaterm.AdaTerm(params, foreach=True, differentiable=True)
+    with pytest.raises(ValueError, match="init_dof=100.0.*None where min_dof is inf"):
+        adaterm.AdaTerm(params, init_dof=100.0, min_dof=inf)
     with pytest.raises(TypeError, match="unexpected keyword"):
         adaterm.AdaTerm(params, amsgrad=True)
 

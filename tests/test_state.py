@@ -2,6 +2,7 @@
 
 import copy
 import io
+from math import inf
 
 import pytest
 import torch
@@ -128,6 +129,33 @@ def test_complex_state_survives():
         "excess_dof": torch.float32,
     }
     loaded.step()
+
+
+@pytest.mark.parametrize("other", ["Adam", "TAdam"])
+def test_another_optimizers_state_is_refused_before_anything_changes(other):
+    params = parameters()
+    foreign = (getattr(adaterm, other, None) or getattr(torch.optim, other))(params, lr=0.5)
+    train(foreign, params, 1)
+    optimizer = adaterm.AdaTerm(params)
+    with pytest.raises(ValueError, match="not of AdaTerm: a parameter's state holds step, exp_avg"):
+        optimizer.load_state_dict(foreign.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("before", "after"), [({"min_dof": inf}, {"min_dof": 1.0}), ({}, {"adaptive_bias_correction": True})]
+)
+def test_an_option_that_needs_more_state_can_be_switched_on(before, after, engine):
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params, **before, **ENGINES[engine])
+    train(optimizer, params, 20)
+    old = [parameter.detach().clone() for parameter in params]
+    optimizer.param_groups[0] |= after
+    train(optimizer, params, 1, start=20)
+    for parameter, earlier in zip(params, old, strict=True):
+        assert 0 < (parameter - earlier).abs().max() < 5e-3
 
 
 def test_another_models_state_is_refused():

@@ -11,7 +11,7 @@ from adaterm.optimizer import RobustOptimizer
 
 
 class Summary(NamedTuple):
-    """One parameter's record: steps seen, gradients excluded as not finite, mean and least trust, the last dof."""
+    """One parameter's record: steps seen, gradients excluded, mean and least trust, the last dof."""
 
     steps: int
     excluded: int
@@ -23,11 +23,13 @@ class Summary(NamedTuple):
 class Monitor:
     """Watches an optimizer from now on; the sums stay on the device until `summary` reads them.
 
-    A low mean trust tells which parameters get noisy gradients; `excluded` counts gradients with infinities or NaN,
-    from which nothing was learnt.
+    A low mean trust tells which parameters get noisy gradients; `excluded` counts gradients whose distance
+    was not a finite number, from which nothing was learnt.
     """
 
     def __init__(self, optimizer: RobustOptimizer) -> None:
+        if not isinstance(optimizer, RobustOptimizer):
+            raise TypeError(f"a Monitor watches an optimizer of adaterm, not {type(optimizer).__name__}")
         self._optimizer = optimizer
         self._tables: dict[tuple[Tensor, ...], Tensor] = {}
         self._hook = optimizer.register_step_post_hook(self._observe)
@@ -47,7 +49,7 @@ class Monitor:
             table[3:] = torch.stack([torch.minimum(table[3], trust), dof])
 
     def summary(self) -> dict[str, Summary]:
-        """The record of each parameter by its name, or by group and position where parameters have no names."""
+        """The record of each parameter by its name, or by group and position where names are missing or ambiguous."""
         merged: dict[Tensor, Summary] = {}
         for params, table in self._tables.items():
             for parameter, (steps, excluded, trust, least, dof) in zip(params, table.T.tolist(), strict=True):
@@ -58,11 +60,13 @@ class Monitor:
         return {name: merged[parameter] for name, parameter in self._named() if parameter in merged}
 
     def _named(self) -> list[tuple[str, Tensor]]:
-        named: list[tuple[str, Tensor]] = []
-        for number, group in enumerate(self._optimizer.param_groups):
-            names = group.get("param_names") or [f"{number}.{index}" for index in range(len(group["params"]))]
-            named += zip(names, group["params"], strict=True)
-        return named
+        groups = self._optimizer.param_groups
+        names = [name for group in groups for name in group.get("param_names", ())]
+        positions = [
+            f"{number}.{index}" for number, group in enumerate(groups) for index in range(len(group["params"]))
+        ]
+        params = [parameter for group in groups for parameter in group["params"]]
+        return list(zip(names if len(set(names)) == len(params) else positions, params, strict=True))
 
     def remove(self) -> None:
         """Stop watching."""

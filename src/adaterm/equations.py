@@ -57,7 +57,7 @@ def weigh(distance: Array, excess: Array, beta: float, eps: float, min_dof: floa
     bound = (dof + 1.0) / dof
     dof_weight = weight - log(at_least(weight, TINY))
     dof_bound = at_least(bound - log(bound), LARGEST_DOF_WEIGHT)
-    target = ((dof + 2.0) / (dof + 1.0) + dof) * excess / (dof * dof_weight) + eps
+    target = ((dof + 2.0) / (dof + 1.0) / dof + 1.0) * excess / dof_weight + eps
     return weight, bound, dof, shift(excess, target - excess, (1.0 - beta) * dof_weight / dof_bound)
 
 

@@ -33,7 +33,7 @@ class AdaTerm(RobustOptimizer):
         foreach: run over lists of tensors; None chooses, as torch does, on an accelerator.
         fused: None or False; there are no fused kernels yet.
         capturable: keep the step count on the device, so that a CUDA graph can capture the step.
-        differentiable: let autograd through the step.
+        differentiable: let autograd through the step, which then wants parameters that are not leaves.
     """
 
     _rule = AdaTermRule

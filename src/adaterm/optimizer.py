@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class RobustOptimizer(Optimizer):
         cls._own_options = option_names(cls._rule)
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
-        """Take a subclass's arguments, as `locals()` has them, for the defaults."""
+        # A subclass passes its `locals()`, so that its signature is the only list of its options.
         self.defaults = {name: value for name, value in defaults.items() if name not in ("self", "params", "__class__")}
         self._last = _LastStep()
         self._checked(self.defaults)
@@ -123,15 +123,18 @@ class RobustOptimizer(Optimizer):
     ) -> None:
         """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
         rule, options = self._checked(group)
+        names = (*_TENSORS, *rule.scalar_names)
         for parameter in group["params"]:
             if parameter.grad is None or parameter.numel() == 0:
                 continue
-            if not self.state[parameter]:
-                self.state[parameter] |= _initial_state(rule, options, parameter)
+            entry = self.state[parameter]
+            missing = [name for name in names if name not in entry]
+            if missing:
+                _complete(entry, missing, rule, options, parameter)
             params.append(parameter)
             grads.append(parameter.grad)
-            for name, tensors in zip((*_TENSORS, *rule.scalar_names), state, strict=True):
-                tensors.append(self.state[parameter][name])
+            for name, tensors in zip(names, state, strict=True):
+                tensors.append(entry[name])
 
     def statistics(self) -> dict[Tensor, Statistics]:
         """The last step's distance, trust and dof of every parameter that had a gradient, as tensors on its device.
@@ -171,6 +174,7 @@ class RobustOptimizer(Optimizer):
 
 def _protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     """A pre-hook that runs after the user's own: torch passes what is not a tensor on as it is."""
+    _refuse_foreign(optimizer, state_dict)
 
     def protected(entry: Any) -> Any:
         if not isinstance(entry, dict):
@@ -178,6 +182,16 @@ def _protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
         return {k: _Exact(v) if isinstance(v, Tensor) and k != "step" else v for k, v in entry.items()}
 
     return state_dict | {"state": {key: protected(entry) for key, entry in state_dict["state"].items()}}
+
+
+def _refuse_foreign(optimizer: Optimizer, state_dict: StateDict) -> None:
+    own = set(_TENSORS) | set(cast(RobustOptimizer, optimizer)._rule.all_scalar_names)
+    for entry in state_dict["state"].values():
+        if isinstance(entry, dict) and entry and not set(_TENSORS) <= set(entry) <= own:
+            name, found = type(optimizer).__name__, ", ".join(map(str, entry))
+            raise ValueError(
+                f"this state dict is not of {name}: a parameter's state holds {found}, not {', '.join(own)}"
+            )
 
 
 def _restored(value: Tensor, parameter: Tensor) -> Tensor:
@@ -195,6 +209,14 @@ def _state_dtype(parameter: Tensor) -> torch.dtype:
 def _step_count(value: float, parameter: Tensor, on_device: bool) -> Tensor:
     dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
     return torch.full((), value, dtype=dtype, device=parameter.device if on_device else "cpu")
+
+
+def _complete(entry: dict[str, Tensor], missing: list[str], rule: Rule, options: Common, parameter: Tensor) -> None:
+    """Make the state that a new parameter, or an option that was switched on, needs."""
+    fresh = _initial_state(rule, options, parameter)
+    if entry and "bias_correction" in missing:
+        fresh["bias_correction"].fill_(1.0)  # averages with a past have nothing left to correct
+    entry |= {name: fresh[name] for name in missing}
 
 
 @torch.no_grad()

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, fields
 from math import inf
+from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Number = float | Tensor
@@ -17,7 +19,7 @@ def require(satisfied: bool, option: str, value: object, allowed: str) -> None:
 
 def is_number(value: object) -> bool:
     """Whether a value is a number; True and False are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def require_number(option: str, value: Any, low: float, high: float, allowed: str) -> None:
@@ -56,8 +58,9 @@ class Common:
                 raise ValueError(f"Tensor lr must be 1-element, not of shape {tuple(self.lr.shape)}")
             if self.foreach and not self.capturable:
                 raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
-        else:
-            require_number("lr", self.lr, 0.0, inf, "a non-negative number or a 1-element tensor")
+        if not isinstance(self.lr, Tensor) or (self.lr.is_cpu and not torch.compiler.is_compiling()):
+            lr = self.lr.item() if isinstance(self.lr, Tensor) else self.lr
+            require_number("lr", lr, 0.0, inf, "a non-negative number or a 1-element tensor")
         require_number("weight_decay", self.weight_decay, 0.0, inf, "a non-negative number")
         require_bools(self, "decoupled_weight_decay", "maximize", "capturable", "differentiable")
         for option in ("foreach", "fused"):

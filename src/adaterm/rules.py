@@ -8,15 +8,16 @@ from torch import Tensor
 
 from adaterm import equations
 from adaterm.equations import Array, trigamma
-from adaterm.options import Number, is_number, require, require_bools, require_number
+from adaterm.options import Number, is_number, require, require_bools, require_choice, require_number
 
 Scalars = dict[str, Array]
 
 
 class Statistics(NamedTuple):
-    """What one step made of one gradient: its distance D, the trust w / bound in [0, 1], and the degrees of freedom.
+    """What one step made of one gradient: its distance, the trust in it, from 0 to 1, and the degrees of freedom.
 
-    A distance that is not finite means that the gradient was excluded; its trust is 0.
+    Distance and dof are per dimension for AdaTerm and totals over the tensor for the t-family, as they are published. A
+    distance that is not finite means that the gradient was excluded; its trust is 0.
     """
 
     distance: Tensor
@@ -48,6 +49,10 @@ class Weights(NamedTuple):
     correction: Array = None
 
 
+def _is_dof(value: Any) -> bool:
+    return is_number(value) and (0.0 < value < 1e30 or value == inf)
+
+
 @dataclass(frozen=True)
 class AdaTermRule:
     """AdaTerm, its ablations (appendix E) and variants (appendices G and H)."""
@@ -62,23 +67,20 @@ class AdaTermRule:
     scale_update: str = "projected"
     init_scale: str = "eps"
 
+    all_scalar_names: ClassVar[tuple[str, ...]] = ("excess_dof", "bias_correction")
+
     def __post_init__(self) -> None:
         require_number("beta", self.beta, 0.0, 1.0, "a number in [0, 1)")
         # eps^2 is the least scale, so it must be a normal float32.
         require_number("eps", self.eps, 1.1e-19, inf, "a finite number of at least 1.1e-19")
-        require(is_number(self.min_dof) and self.min_dof > 0, "min_dof", self.min_dof, "a positive number or inf")
+        require(_is_dof(self.min_dof), "min_dof", self.min_dof, "a positive number below 1e30, or inf")
         if self.init_dof is not None:
-            require_number(
-                "init_dof", self.init_dof, self.min_dof, inf, f"None or a number in [min_dof={self.min_dof}, inf)"
-            )
+            least = self.min_dof
+            allowed = f"None or a number in [min_dof={least}, 1e30)" if self.robust else "None where min_dof is inf"
+            require_number("init_dof", self.init_dof, least, 1e30, allowed)
         require_bools(self, "adaptive_dof", "uncentered", "adaptive_bias_correction")
-        require(
-            self.scale_update in ("projected", "analytic"),
-            "scale_update",
-            self.scale_update,
-            "'projected' or 'analytic'",
-        )
-        require(self.init_scale in ("eps", "gradient"), "init_scale", self.init_scale, "'eps' or 'gradient'")
+        require_choice("scale_update", self.scale_update, "projected", "analytic")
+        require_choice("init_scale", self.init_scale, "eps", "gradient")
 
     @property
     def robust(self) -> bool:
@@ -166,19 +168,16 @@ class TRule:
     beta_dof: float | None = None
     as_published: bool = False
 
+    all_scalar_names: ClassVar[tuple[str, ...]] = ("weight_sum", "log_distance_avg", "log_distance_var")
     initial_scale: ClassVar[float] = 0.0
     init_scale: ClassVar[str] = "eps"
 
     def __post_init__(self) -> None:
         pair = isinstance(self.betas, tuple | list) and len(self.betas) == 2
-        require(
-            pair and all(is_number(b) and 0.0 <= b < 1.0 for b in self.betas),
-            "betas",
-            self.betas,
-            "two numbers in [0, 1)",
-        )
+        valid = pair and all(is_number(beta) and 0.0 <= beta < 1.0 for beta in self.betas)
+        require(valid, "betas", self.betas, "two numbers in [0, 1)")
         require_number("eps", self.eps, 1e-30, inf, "a finite number of at least 1e-30")
-        require(is_number(self.dof) and self.dof > 0, "dof", self.dof, "a positive number or inf")
+        require(_is_dof(self.dof), "dof", self.dof, "a positive number below 1e30, or inf")
         require_bools(self, "as_published")
         if self.robust:
             allowed = "two numbers, the first in [0.5, 1): the t-momentum's sum of weights diverges below"

@@ -97,7 +97,8 @@ INFOS = [
 def main():
     folder = os.environ.get(VARIABLE)
     if not folder or not (Path(folder) / "test_optim.py").is_file():
-        sys.exit(f"{VARIABLE}={folder!r}: set it to the `test` folder of the sources of torch {torch.__version__}")
+        found = f"{VARIABLE} is {folder!r}, which has no test_optim.py" if folder else f"{VARIABLE} is not set"
+        sys.exit(f"{found}: it must be the `test` folder of a checkout of PyTorch, at the tag of {torch.__version__}")
     sys.path.insert(0, folder)
     common_optimizers.optim_db[:] = INFOS
     import test_optim  # reads the list while it is imported
