@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: demo test lint types conformance clean
 
 demo: .venv/installed
-	$(BIN)/python examples/demo.py --out demo
+	$(BIN)/python examples/demo.py
 
 test: lint types
 	$(BIN)/python -m pytest

@@ -16,8 +16,12 @@ def commit() -> str:
     """The commit of the sources: from ADATERM_COMMIT where they were copied without their history."""
     if "ADATERM_COMMIT" in os.environ:
         return os.environ["ADATERM_COMMIT"]
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return asked.stdout.strip() or "unknown"
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "src", "benchmarks", "examples")
+    return (git("rev-parse", "HEAD") or "unknown") + (" with changes" if changed else "")
 
 
 def provenance(device: str) -> dict[str, Any]:

@@ -25,7 +25,9 @@ try:
     from matplotlib.figure import Figure
     from tqdm import tqdm
 except ImportError as error:
-    raise SystemExit(f"The demo needs {error.name}, which is not installed: pip install adaterm[demo]") from error
+    raise SystemExit(
+        f"The demo needs {error.name}, which is not installed; in a clone: pip install '.[demo]'"
+    ) from error
 
 LR, BATCH_SIZE, WIDTHS = 1e-3, 10, (1, 50, 50, 50, 50, 1)
 CAUCHY_SCALE = 0.5
@@ -141,9 +143,9 @@ def draw(results: dict[str, Runs], corrupt: Tensor, share: float, path: Path) ->
     left.set(yscale="log", ylabel="test error on clean data (mean squared)")
     left.set_title("Learning curves: median (bold) and each seed (thin)")
     left.yaxis.set_major_formatter("{x:g}")
-    left.annotate("slow start", (30, 0.65), (-45, 25), textcoords="offset points", arrowprops={"arrowstyle": "->"})
+    left.annotate("slow start", (30, 0.65), (-20, -45), textcoords="offset points", arrowprops={"arrowstyle": "->"})
     steps = torch.arange(1, last + 1).expand_as(corrupt)
-    for kind, chosen in (("clean", ~corrupt), ("corrupt", corrupt)):
+    for kind, chosen in (("clean", ~corrupt), ("corrupt", corrupt))[: 1 + bool(corrupt.any())]:
         middle, low, median, high = binned(results["AdaTerm"][1], steps, chosen)
         right.fill_between(middle, low, high, color=COLOURS[kind], alpha=0.25, linewidth=0)
         right.plot(middle, median, color=COLOURS[kind], linewidth=2.4, label=f"{kind} batches")
@@ -181,7 +183,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000, help="training steps of each run (%(default)s)")
     parser.add_argument("--seeds", type=int, default=4, help="number of paired runs (%(default)s)")
     parser.add_argument("--corrupt", type=float, default=0.1, help="share of corrupt batches, 0 to 1 (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("results/demo"), help="output folder (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="output folder (%(default)s)")
     args = parser.parse_args()
     if min(args.steps, args.seeds) < 1:
         parser.error("--steps and --seeds must be at least 1")

@@ -97,6 +97,33 @@ def test_memory_layout_does_not_matter(foreach):
             assert optimizer.state[params[0]]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
 
 
+class Operations(TorchDispatchMode):
+    """Counts operations, but for views, sums (one launch for all tensors only on a GPU) and reading step counts."""
+
+    ignored = ("aten.as_strided.default", "aten.sum.default", "aten._local_scalar_dense.default")
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += str(function) not in self.ignored
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("steps_differ", [False, True])
+@pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm2 + AdaBias", "At-Adam"])
+def test_foreach_takes_as_many_operations_for_many_tensors(rule, steps_differ):
+    counts = []
+    for number in (2, 50):
+        params = parameters([(4, 3)] * number)
+        optimizer = make(rule, params, foreach=True)
+        train(optimizer, params, 1)
+        if steps_differ:
+            optimizer.state[params[0]]["step"] += 1
+        with Operations() as operations:
+            optimizer.step()
+        counts.append(operations.count)
+    assert counts[0] == counts[1] < 150
+
+
 class ScratchMemory(TorchDispatchMode):
     """The most bytes that live at once in tensors which are made while this mode is on."""
 
@@ -116,9 +143,9 @@ class ScratchMemory(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize(("rule", "lists"), {"AdaTerm": 1, "AdaTerm + L2 decay": 1, "At-Adam": 2}.items())
+@pytest.mark.parametrize(("rule", "lists"), {"AdaTerm": 2, "AdaTerm + L2 decay": 2, "AdaBelief": 1}.items())
 def test_foreach_needs_few_scratch_lists(rule, lists):
-    """One buffer as large as all parameters, as torch's own foreach Adam; the t-family's distance takes a second."""
+    """At most two buffers as large as all parameters, however many operations there are."""
     params = parameters([(128, 64)] * 5)
     optimizer = make(rule, params, foreach=True)
     train(optimizer, params, 2)

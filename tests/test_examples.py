@@ -25,7 +25,8 @@ def test_the_readme_code_runs():
     blocks = (ROOT / "README.md").read_text().split("```python\n")[1:]
     program = "\n".join(block.split("```")[0] for block in blocks)
     assert "AdaTerm(" in program
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert "trust" in shown
 
 
 def test_the_readme_has_the_measured_numbers():

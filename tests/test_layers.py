@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -74,12 +73,7 @@ def test_public_names():
 def test_the_paper_has_every_method_under_its_name():
     import torch
 
-    for name, (optimizer, options) in PAPER.items():
+    for optimizer, options in PAPER.values():
         found = getattr(adaterm, optimizer, None) or getattr(torch.optim, optimizer)
-        found([torch.zeros(1, requires_grad=True)], **options), name
+        found([torch.zeros(1, requires_grad=True)], **options)
     assert list(PAPER)[:6] == ["Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam", "AdaTerm"]
-
-
-def test_the_oldest_torch_we_promise_is_the_one_we_declare():
-    project = tomllib.loads((SOURCES.parents[1] / "pyproject.toml").read_text())["project"]
-    assert project["dependencies"] == ["torch>=2.11"]

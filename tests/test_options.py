@@ -69,7 +69,7 @@ def test_a_bad_option_is_named(name, option, value, allowed):
 
 @pytest.mark.parametrize("value", [-1.0, nan, inf])
 def test_a_tensor_learning_rate_is_checked_where_that_costs_nothing(value):
-    with pytest.raises(ValueError, match="lr=.*must be a non-negative number"):
+    with pytest.raises(ValueError, match=r"lr=.*must be a non-negative number"):
         adaterm.AdaTerm(parameters(), lr=torch.tensor(value))
 
 
@@ -89,7 +89,7 @@ def test_conflicts_are_explained():
         adaterm.AdaTerm(params, fused=True)
     with pytest.raises(RuntimeError, match="differentiable=True"):
         adaterm.AdaTerm(params, foreach=True, differentiable=True)
-    with pytest.raises(ValueError, match="init_dof=100.0.*None where min_dof is inf"):
+    with pytest.raises(ValueError, match=r"init_dof=100.0.*None where min_dof is inf"):
         adaterm.AdaTerm(params, init_dof=100.0, min_dof=inf)
     with pytest.raises(TypeError, match="unexpected keyword"):
         adaterm.AdaTerm(params, amsgrad=True)

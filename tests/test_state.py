@@ -10,6 +10,10 @@ from catalogue import ENGINES, RULES, give_gradients, make, parameters, train
 
 import adaterm
 
+SWITCHES = [
+    ({"min_dof": inf}, {"min_dof": 1.0}),
+    ({"init_scale": "gradient"}, {"adaptive_bias_correction": True}),
+]
 HALF_AND_FULL = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
 
@@ -144,9 +148,7 @@ def test_another_optimizers_state_is_refused_before_anything_changes(other):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("before", "after"), [({"min_dof": inf}, {"min_dof": 1.0}), ({}, {"adaptive_bias_correction": True})]
-)
+@pytest.mark.parametrize(("before", "after"), SWITCHES)
 def test_an_option_that_needs_more_state_can_be_switched_on(before, after, engine):
     params = parameters()
     optimizer = adaterm.AdaTerm(params, **before, **ENGINES[engine])
@@ -156,6 +158,34 @@ def test_an_option_that_needs_more_state_can_be_switched_on(before, after, engin
     train(optimizer, params, 1, start=20)
     for parameter, earlier in zip(params, old, strict=True):
         assert 0 < (parameter - earlier).abs().max() < 5e-3
+
+
+def test_state_dict_hooks_run():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params)
+    train(optimizer, params, 1)
+    optimizer.register_state_dict_post_hook(lambda _, state_dict: state_dict | {"note": "kept"})
+    assert optimizer.state_dict()["note"] == "kept"
+
+
+def test_an_old_checkpoint_has_the_old_defaults():
+    """What it does not say was not there yet: it does not become what this optimizer was given."""
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params)
+    train(optimizer, params, 2)
+    old = saved_and_loaded(optimizer.state_dict())
+    del old["param_groups"][0]["adaptive_bias_correction"]
+    loaded = adaterm.AdaTerm(copies(params), adaptive_bias_correction=True)
+    loaded.load_state_dict(old)
+    assert loaded.param_groups[0]["adaptive_bias_correction"] is False
+
+
+def test_an_empty_parameter_has_state_for_those_who_look_for_it():
+    empty = torch.empty(0, requires_grad=True)
+    optimizer = adaterm.AtAdam([empty])
+    empty.grad = torch.empty(0)
+    optimizer.step()
+    assert optimizer.state[empty]["exp_avg"].shape == (0,)
 
 
 def test_another_models_state_is_refused():

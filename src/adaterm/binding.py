@@ -13,5 +13,7 @@ def bind(**primitives: Callable[..., Any]) -> SimpleNamespace:
     scope = {name: value for name, value in vars(equations).items() if name != "__name__"} | primitives
     for name, function in vars(equations).items():
         if isinstance(function, FunctionType) and name not in primitives:
+            if function.__defaults__ or function.__closure__:
+                raise TypeError(f"{name} cannot be rebuilt: an equation has neither defaults nor a closure")
             scope[name] = FunctionType(function.__code__, scope, name)
     return SimpleNamespace(**scope)

@@ -31,33 +31,35 @@ class Monitor:
         if not isinstance(optimizer, RobustOptimizer):
             raise TypeError(f"a Monitor watches an optimizer of adaterm, not {type(optimizer).__name__}")
         self._optimizer = optimizer
-        self._tables: dict[tuple[Tensor, ...], Tensor] = {}
+        self._sums: dict[Tensor, Tensor] = {}  # of steps, exclusions and trust
+        self._least: dict[Tensor, Tensor] = {}
+        self._dof: dict[Tensor, Tensor] = {}
         self._hook = optimizer.register_step_post_hook(self._observe)
 
     def _observe(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         alike = defaultdict(list)
         for parameter, statistics in self._optimizer.statistics().items():
-            alike[parameter.device].append((parameter, statistics))
+            alike[statistics.trust.device].append((parameter, statistics))
         for found in alike.values():
-            params = tuple(parameter for parameter, _ in found)
-            columns = zip(*(statistics for _, statistics in found), strict=True)
-            distance, trust, dof = (torch.stack([value.double() for value in column]) for column in columns)
-            if params not in self._tables:
-                self._tables[params] = torch.stack([0 * trust, 0 * trust, 0 * trust, 1 + 0 * trust, dof])
-            table = self._tables[params]
-            table[:3] += torch.stack([torch.ones_like(trust), ~distance.isfinite(), trust])
-            table[3:] = torch.stack([torch.minimum(table[3], trust), dof])
+            params = [parameter for parameter, _ in found]
+            distance, trust = (torch.stack([statistics[k].double() for _, statistics in found]) for k in (0, 1))
+            seen = torch.stack([torch.ones_like(trust), (~distance.isfinite()).double(), trust], dim=1)
+            for parameter, one in zip(params, trust, strict=True):
+                if parameter not in self._sums:
+                    self._sums[parameter], self._least[parameter] = torch.zeros_like(seen[0]), torch.ones_like(one)
+            torch._foreach_add_([self._sums[parameter] for parameter in params], seen.unbind())
+            torch._foreach_minimum_([self._least[parameter] for parameter in params], trust.unbind())
+            self._dof |= {parameter: statistics.dof for parameter, statistics in found}
 
     def summary(self) -> dict[str, Summary]:
         """The record of each parameter by its name, or by group and position where names are missing or ambiguous."""
-        merged: dict[Tensor, Summary] = {}
-        for params, table in self._tables.items():
-            for parameter, (steps, excluded, trust, least, dof) in zip(params, table.T.tolist(), strict=True):
-                before = merged.get(parameter, Summary(0, 0, 0.0, 1.0, dof))
-                total = before.steps + int(steps)
-                mean = (before.mean_trust * before.steps + trust) / total
-                merged[parameter] = Summary(total, before.excluded + int(excluded), mean, min(before[3], least), dof)
-        return {name: merged[parameter] for name, parameter in self._named() if parameter in merged}
+        found = {}
+        for name, parameter in self._named():
+            if parameter in self._sums:
+                steps, excluded, trust = self._sums[parameter].tolist()
+                least, dof = self._least[parameter].item(), self._dof[parameter].item()
+                found[name] = Summary(int(steps), int(excluded), trust / steps, least, dof)
+        return found
 
     def _named(self) -> list[tuple[str, Tensor]]:
         groups = self._optimizer.param_groups

@@ -67,15 +67,9 @@ def residual(gradient: Array, mean: Array, valid: Array) -> Array:
 
 
 def projected(scale: Array, squared: Array, rate: Array, distance: Array, dof: Array, floor: float) -> Array:
-    """v + tau (s + max(eps^2, (s - D v) / nu) - v), the scale update of Alg. 1.
-
-    With u = s - D v that is v + tau (D - 1) v + tau u + tau max(eps^2, u / nu): the terms are added one by one, so that
-    one scratch array is enough.
-    """
-    difference = shift(squared, scale, -distance)
-    scale = shift(scale, scale, rate * (distance - 1.0))
-    scale = shift(scale, difference, rate)
-    return shift(scale, at_least(ratio(difference, dof), floor), rate)
+    """v + tau (s + max(eps^2, (s - D v) / nu) - v), the scale update of Alg. 1; no sum can overflow on the way."""
+    correction = at_least(shift(ratio(squared, dof), scale, -distance / dof), floor)
+    return shift(shift(scale, squared - scale, rate), correction, rate)
 
 
 def analytic(scale: Array, squared: Array, rate: Array, weight: Array, floor: float) -> Array:

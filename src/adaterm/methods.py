@@ -13,7 +13,14 @@ class AdaTerm(RobustOptimizer):
     """AdaTerm (Ilboudo, Kobayashi and Matsubara): Adam for gradients that follow a Student's t-distribution.
 
     Mean, scale and degrees of freedom of each tensor's gradients are estimated online; a gradient is trusted the less,
-    the further it lies from what they lead to expect. See `docs/paper.md` for the algorithm.
+    the further it lies from what they lead to expect. For a tensor of d elements:
+
+        s = (g - m)^2,  D = sum(s / v) / d,  trust = dof / (dof + D)
+        m += (1 - beta) trust (g - m)
+        v += (1 - beta) trust (s + max(eps^2, (s - D v) / dof) - v)
+        parameter -= lr m / sqrt(v) / sqrt(1 - beta^t)
+
+    The dof grow while distances are small, and shrink when one is large.
 
     Args:
         params: parameters, named parameters or parameter groups, as for every torch optimizer.
@@ -24,7 +31,7 @@ class AdaTerm(RobustOptimizer):
         min_dof: least degrees of freedom, per dimension: the smaller, the more robust. inf switches robustness off.
         init_dof: their initial value; None is `min_dof + eps`.
         adaptive_dof: whether they adapt to the noise.
-        uncentered: divide by the root of scale + mean^2, as Adam does; more careful.
+        uncentered: divide by the root of scale + mean^2, as Adam does: smaller steps.
         adaptive_bias_correction: correct for what the averages really took in, not for the number of steps.
         scale_update: "projected", or "analytic" for the paper's AdaTerm2.
         init_scale: "eps" for the paper's slow start, or "gradient" to begin with the first gradient's mean square.

@@ -1,5 +1,6 @@
 """The torch.optim shell: parameter groups, state, checkpoints and the choice of an engine."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast, overload
@@ -43,9 +44,12 @@ class RobustOptimizer(Optimizer):
     _rule: ClassVar[type[Rule]]
     _fixed: ClassVar[dict[str, Any]] = {}
     _own_options: ClassVar[tuple[str, ...]]
+    _signature: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
         cls._own_options = option_names(cls._rule)
+        found = inspect.signature(cls).parameters.items()
+        cls._signature = cls._signature | {name: it.default for name, it in found if it.default is not it.empty}
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         # A subclass passes its `locals()`, so that its signature is the only list of its options.
@@ -78,7 +82,7 @@ class RobustOptimizer(Optimizer):
                 loss = closure()
         checked = [self._checked(group) for group in self.param_groups]
         for group in self.param_groups:
-            _refuse_sparse(self, group["params"])
+            _refuse_unsupported(self, group["params"])
         reports = []
         for group, (rule, options) in zip(self.param_groups, checked, strict=True):
             with torch.set_grad_enabled(options.differentiable):
@@ -125,12 +129,14 @@ class RobustOptimizer(Optimizer):
         rule, options = self._checked(group)
         names = (*_TENSORS, *rule.scalar_names)
         for parameter in group["params"]:
-            if parameter.grad is None or parameter.numel() == 0:
+            if parameter.grad is None:
                 continue
             entry = self.state[parameter]
             missing = [name for name in names if name not in entry]
             if missing:
                 _complete(entry, missing, rule, options, parameter)
+            if parameter.numel() == 0:
+                continue
             params.append(parameter)
             grads.append(parameter.grad)
             for name, tensors in zip(names, state, strict=True):
@@ -160,8 +166,9 @@ class RobustOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._last = _LastStep()
+        self.defaults = self._signature | self.defaults
         for group in self.param_groups:
-            for name, value in self.defaults.items():
+            for name, value in self._signature.items():
                 group.setdefault(name, value)
             for parameter in group["params"]:
                 entry = self.state.get(parameter, {})
@@ -208,7 +215,10 @@ def _state_dtype(parameter: Tensor) -> torch.dtype:
 
 def _step_count(value: float, parameter: Tensor, on_device: bool) -> Tensor:
     dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-    return torch.full((), value, dtype=dtype, device=parameter.device if on_device else "cpu")
+    # On the host as torch makes it, so that its fake tensors know the value too; on a device without a copy.
+    return (
+        torch.full((), value, dtype=dtype, device=parameter.device) if on_device else torch.tensor(value, dtype=dtype)
+    )
 
 
 def _complete(entry: dict[str, Tensor], missing: list[str], rule: Rule, options: Common, parameter: Tensor) -> None:
@@ -246,8 +256,13 @@ def _as_reals(tensors: list[Tensor]) -> list[Tensor]:
     return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
 
 
-def _refuse_sparse(optimizer: Optimizer, params: list[Tensor]) -> None:
+def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor]) -> None:
     for parameter in params:
+        if hasattr(parameter, "device_mesh"):
+            raise RuntimeError(
+                f"{type(optimizer).__name__} does not support sharded parameters (DTensor) yet: its distance is a mean "
+                "over a whole tensor, and every rank would compute another; train with DDP, or without sharding"
+            )
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise RuntimeError(
                 f"{type(optimizer).__name__} does not support gradients of layout {parameter.grad.layout}, only of "

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from adaterm import equations
 from adaterm.equations import Array, trigamma
 from adaterm.options import Number, is_number, require, require_bools, require_choice, require_number
 
@@ -34,7 +33,8 @@ class Size(NamedTuple):
     @classmethod
     def of(cls, tensor: Tensor) -> "Size":
         """The size of a tensor."""
-        return cls(float(tensor.numel()), trigamma(tensor.numel() / 2.0))
+        count = max(1, tensor.numel())
+        return cls(float(count), trigamma(count / 2.0))
 
 
 class Weights(NamedTuple):
@@ -68,6 +68,7 @@ class AdaTermRule:
     init_scale: str = "eps"
 
     all_scalar_names: ClassVar[tuple[str, ...]] = ("excess_dof", "bias_correction")
+    needs_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_number("beta", self.beta, 0.0, 1.0, "a number in [0, 1)")
@@ -129,7 +130,7 @@ class AdaTermRule:
         if self.adaptive_bias_correction:
             correction = lib.shift(scalars["bias_correction"], 1.0 - scalars["bias_correction"], weights.rate)
             new["bias_correction"] = correction
-            weights = weights._replace(correction=lib.at_least(correction, equations.TINY))
+            weights = weights._replace(correction=lib.where(correction > 0.0, correction, 1.0))
         return weights, new, statistics
 
     def move(
@@ -168,6 +169,7 @@ class TRule:
     beta_dof: float | None = None
     as_published: bool = False
 
+    needs_size: ClassVar[bool] = True
     all_scalar_names: ClassVar[tuple[str, ...]] = ("weight_sum", "log_distance_avg", "log_distance_var")
     initial_scale: ClassVar[float] = 0.0
     init_scale: ClassVar[str] = "eps"
@@ -180,7 +182,7 @@ class TRule:
         require(_is_dof(self.dof), "dof", self.dof, "a positive number below 1e30, or inf")
         require_bools(self, "as_published")
         if self.robust:
-            allowed = "two numbers, the first in [0.5, 1): the t-momentum's sum of weights diverges below"
+            allowed = "two numbers, the first in [0.5, 1): below, the t-momentum's sum of weights can turn negative"
             require(self.betas[0] >= 0.5, "betas", self.betas, allowed)
         if self.beta_dof is not None:
             require_number("beta_dof", self.beta_dof, 0.0, 1.0, "a number in [0, 1)")

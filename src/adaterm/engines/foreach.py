@@ -1,12 +1,11 @@
 """The foreach engine: the equations on lists of tensors, with as many launches for two thousand tensors as for one.
 
 Per-tensor numbers lie in stacked vectors, on which `weigh` runs as it does on one tensor. `gauge` and `move` run on
-`Tensors`: lists with operators, which need no more than one scratch list beside parameters, gradients and state.
+`Tensors`: lists with operators, which need no more than two scratch lists beside parameters, gradients and state.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 from adaterm import equations
 from adaterm.binding import bind
 from adaterm.engines.job import Job, Report
-from adaterm.equations import trigamma
 from adaterm.options import Number
 from adaterm.rules import Size, Statistics
 
@@ -126,12 +124,13 @@ def _shift(value: Tensors, direction: Tensors, rate: Number) -> Tensors:
 
 
 def _ratio(value: Tensors, number: Number) -> Tensors:
-    taken = value.take()
-    return taken.accumulate(taken, 1.0 / number - 1.0)  # only addcmul has one launch for a vector of numbers
+    """A quotient in a list of its own, so that the value may be used again."""
+    copied = value.copy()
+    return copied.accumulate(copied, 1.0 / number - 1.0)  # only addcmul has one launch for a vector of numbers
 
 
 def _where(valid: Tensor, value: Tensors, other: float) -> Tensors:
-    assert other == 0.0
+    assert other == 0.0, "an excluded gradient counts as zero"
     taken = value.take().each(lambda tensor: tensor.nan_to_num_(0.0, 0.0, 0.0))
     return taken.accumulate(taken, valid.to(taken.items[0].dtype) - 1.0)
 
@@ -147,19 +146,17 @@ _LISTS = bind(
 
 
 def run(job: Job) -> list[Report]:
-    """Take one step with every parameter of the job, all that share device, precision and step count at once."""
+    """Take one step with every parameter of the job, all that share device and precision at once."""
     buckets = defaultdict(list)
-    for index, (parameter, mean, step) in enumerate(zip(job.params, job.means, job.steps, strict=True)):
-        buckets[parameter.device, parameter.dtype, mean.dtype, step.item() if job.on_host else None].append(index)
+    for index, (parameter, mean) in enumerate(zip(job.params, job.means, strict=True)):
+        buckets[parameter.device, parameter.dtype, mean.dtype].append(index)
     return [Report(indices, _step(job.select(indices))) for indices in buckets.values()]
 
 
 def _step(job: Job) -> Statistics:
-    rule, options, lr = job.rule, job.options, job.lr
+    rule, options = job.rule, job.options
     means, scales = Tensors(job.means), Tensors(job.scales)
-    dtype, device = job.means[0].dtype, job.means[0].device
-    if isinstance(lr, Tensor) and not lr.is_cpu:
-        lr = lr.to(device, non_blocking=True)
+    dtype, lr = job.means[0].dtype, job.lr_on(job.means[0].device)
 
     exact = job.params[0].dtype == dtype
     parameters = Tensors(job.params if exact else _copy(job.params, job.params, dtype).items)
@@ -168,14 +165,14 @@ def _step(job: Job) -> Statistics:
         torch._foreach_mul_(parameters.items, 1.0 - lr * options.weight_decay)
 
     torch._foreach_add_(job.steps, 1.0)
-    sizes = (_sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes)(
-        tuple(tensor.numel() for tensor in job.params), dtype, device
+    sizes = [Size.of(tensor) for tensor in job.params]
+    size = (
+        Size(*(_vector(column, job.means[0]) for column in zip(*sizes, strict=True))) if rule.needs_size else sizes[0]
     )
-    distance = _sums(rule.gauge(_LISTS, gradients, means, scales)) / sizes.count
+    distance = _averages(rule.gauge(_LISTS, gradients, means, scales), sizes)
     scalars = {name: torch.stack(values) for name, values in job.scalars.items()}
-    weights, new_scalars, statistics = rule.weigh(equations, distance, scalars, sizes)
-    step = job.steps[0].item() if job.on_host else torch.stack(job.steps).to(dtype)
-    rule.move(_LISTS, gradients, means, scales, parameters, weights, lr, step)
+    weights, new_scalars, statistics = rule.weigh(equations, distance, scalars, size)
+    rule.move(_LISTS, gradients, means, scales, parameters, weights, lr, _step_counts(job))
 
     if not exact:
         torch._foreach_copy_(job.params, parameters.items)
@@ -184,15 +181,25 @@ def _step(job: Job) -> Statistics:
     return statistics
 
 
-def _sums(terms: Tensors) -> Tensor:
-    """The sum of each tensor, of terms that are not negative."""
-    if terms.items[0].is_cuda:
-        return torch.stack(torch._foreach_norm(terms.items, 1))
-    return torch.stack([tensor.sum() for tensor in terms.items])  # more exact than the norm is there, and no slower
+def _averages(terms: Tensors, sizes: list[Size]) -> Tensor:
+    """The mean of each tensor, of terms that are not negative."""
+    on_gpu = terms.items[0].is_cuda  # elsewhere a sum is more exact than the norm, and no slower
+    sums = torch._foreach_norm(terms.items, 1) if on_gpu else [tensor.sum() for tensor in terms.items]
+    return torch.stack(torch._foreach_div(sums, [size.count for size in sizes]))
 
 
-@lru_cache(maxsize=64)
-def _sizes(counts: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Size:
-    """Kept between steps, since making it copies numbers to the device."""
-    columns = (counts, [trigamma(count / 2.0) for count in counts])
-    return Size(*(torch.tensor(column, dtype=dtype, device=device) for column in columns))
+def _step_counts(job: Job) -> Number:
+    """One number where all tensors have taken equally many steps, and else a vector."""
+    if not job.on_host:
+        return torch.stack(job.steps).to(job.means[0])
+    counts = [step.item() for step in job.steps]
+    return counts[0] if len(set(counts)) == 1 else _vector(counts, job.means[0])
+
+
+def _vector(numbers: Sequence[float], like: Tensor) -> Tensor:
+    """A vector of numbers, which reach the device as arguments of a launch: copying them there could wait for it."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(numbers, dtype=like.dtype, device=like.device)
+    vector = torch.ones(len(numbers), dtype=like.dtype, device=like.device)
+    torch._foreach_mul_(vector.unbind(), numbers)
+    return vector

@@ -45,16 +45,18 @@ class Job:
 
     @property
     def on_host(self) -> bool:
-        """Whether the step count lives on the host and may be read there without waiting for a device."""
-        return not (self.options.capturable or self.options.differentiable or torch.compiler.is_compiling())
+        """Whether the step counts live on the host and may be read there without waiting for a device."""
+        tracked = self.options.capturable or self.options.differentiable or torch.compiler.is_compiling()
+        return not tracked and all(step.is_cpu for step in self.steps)
 
-    @property
-    def lr(self) -> Number:
+    def lr_on(self, device: torch.device) -> Number:
         """The learning rate: a number, or a 0-dim tensor if reading that would wait for a device or break a graph."""
         lr = self.options.lr
         if not isinstance(lr, Tensor):
             return lr
-        return lr.item() if self.on_host and lr.is_cpu else lr.reshape(())
+        if lr.is_cpu:
+            return lr.item() if self.on_host else lr.reshape(())
+        return lr.reshape(()).to(device, non_blocking=device.type != "cpu")
 
 
 class Report(NamedTuple):

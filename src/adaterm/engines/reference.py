@@ -22,10 +22,9 @@ def run(job: Job) -> list[Report]:
 
 
 def _step(job: Job, index: int) -> Statistics:
-    rule, options, lr = job.rule, job.options, job.lr
+    rule, options = job.rule, job.options
     stored, mean, scale, step = job.params[index], job.means[index], job.scales[index], job.steps[index]
-    if isinstance(lr, Tensor) and not lr.is_cpu:
-        lr = lr.to(stored.device, non_blocking=True)
+    lr = job.lr_on(stored.device)
     lib = equations if options.differentiable else _IN_PLACE
 
     parameter = stored.to(mean.dtype)
@@ -44,6 +43,7 @@ def _step(job: Job, index: int) -> Statistics:
         stored.copy_(parameter)
     if options.differentiable:
         job.means[index], job.scales[index] = mean, scale
+        statistics = Statistics(*(value.detach() for value in statistics))
     for name, values in job.scalars.items():
         if options.differentiable:
             values[index] = new_scalars[name]
