@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import adaterm
-from adaterm.optimizer import _use_foreach
+from adaterm.engines import foreach, gpu, reference
+from adaterm.optimizer import _engine
 from adaterm.options import Common
 
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -279,15 +281,24 @@ def test_half_precision_parameters_have_float32_state(rule, engine, dtype):
     assert {value.dtype for p in params for value in optimizer.state[p].values()} == {torch.float32}
 
 
-def test_foreach_is_the_default_where_torch_has_kernels_for_it(monkeypatch):
+def test_the_default_engine_is_the_one_torch_would_choose_or_better(monkeypatch):
     params = parameters()
-    assert not _use_foreach(params, Common())
+    on_accelerator = [SimpleNamespace(is_cuda=True, dtype=torch.float32, device=torch.device("cuda"))]
+    tensor_lr = {"lr": torch.tensor(1.0)}
+    assert _engine(params, Common()) is reference
+    assert _engine(params, Common(foreach=True)) is foreach
+    assert _engine(params, Common(fused=True)) is gpu
+    assert _engine(on_accelerator, Common()) is gpu
+    assert _engine(on_accelerator, Common(foreach=False)) is reference
+    monkeypatch.setattr(gpu, "available", False)
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
-    assert _use_foreach(params, Common())
-    assert not _use_foreach(params, Common(foreach=False))
-    assert not _use_foreach(params, Common(differentiable=True))
-    assert not _use_foreach(params, Common(lr=torch.tensor(1.0)))
-    assert _use_foreach(params, Common(lr=torch.tensor(1.0), capturable=True))
+    assert _engine(params, Common()) is foreach
+    assert _engine(params, Common(foreach=False)) is reference
+    assert _engine(params, Common(differentiable=True)) is reference
+    assert _engine(params, Common(**tensor_lr)) is reference
+    assert _engine(params, Common(**tensor_lr, capturable=True)) is foreach
+    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu; install triton"):
+        _engine(params, Common(fused=True))
 
 
 @every_optimizer

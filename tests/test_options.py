@@ -85,8 +85,10 @@ def test_conflicts_are_explained():
         adaterm.AdaTerm(params, lr=torch.ones(2))
     with pytest.raises(ValueError, match="lr as a Tensor is not supported for capturable=False and foreach=True"):
         adaterm.AdaTerm(params, lr=torch.tensor(1.0), foreach=True)
-    with pytest.raises(RuntimeError, match="fused=True"):
-        adaterm.AdaTerm(params, fused=True)
+    with pytest.raises(RuntimeError, match="`fused` and `foreach` cannot be `True` together"):
+        adaterm.AdaTerm(params, fused=True, foreach=True)
+    with pytest.raises(RuntimeError, match="`fused` does not support `differentiable`"):
+        adaterm.AdaTerm(params, fused=True, differentiable=True)
     with pytest.raises(RuntimeError, match="differentiable=True"):
         adaterm.AdaTerm(params, foreach=True, differentiable=True)
     with pytest.raises(ValueError, match=r"init_dof=100.0.*None where min_dof is inf"):

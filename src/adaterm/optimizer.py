@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, ClassVar, cast, overload
 
 import torch
@@ -14,7 +15,7 @@ from torch.optim.optimizer import (
     _default_to_fused_or_foreach,
 )
 
-from adaterm.engines import foreach, reference
+from adaterm.engines import foreach, gpu, reference
 from adaterm.engines.job import Job, Report, effective_gradient
 from adaterm.options import Common, option_names
 from adaterm.rules import Rule, Size, Statistics
@@ -32,10 +33,11 @@ class _Exact:
 
 
 class _LastStep:
-    """Holds the last step's reports; torch.compile would lose them as an attribute of the optimizer itself."""
+    """Holds what a step leaves: reports, which torch.compile would lose as the optimizer's attribute, and scratch."""
 
     def __init__(self) -> None:
         self.reports: list[_GroupReport] = []
+        self.scratch: dict[Any, Any] = {}
 
 
 class RobustOptimizer(Optimizer):
@@ -57,6 +59,7 @@ class RobustOptimizer(Optimizer):
         self._last = _LastStep()
         self._checked(self.defaults)
         super().__init__(params, self.defaults)
+        self._step_supports_amp_scaling = bool(self.defaults["fused"])
 
     def _checked(self, group: dict[str, Any]) -> tuple[Rule, Common]:
         """The rule and the common options of a parameter group; an option that is not possible raises."""
@@ -80,17 +83,22 @@ class RobustOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        checked = [self._checked(group) for group in self.param_groups]
-        for group in self.param_groups:
-            _refuse_unsupported(self, group["params"])
+        plans = [(group, *self._planned(group)) for group in self.param_groups]
         reports = []
-        for group, (rule, options) in zip(self.param_groups, checked, strict=True):
+        for group, rule, options, engine in plans:
             with torch.set_grad_enabled(options.differentiable):
-                reports.append(self._step_group(group, rule, options))
+                reports.append(self._step_group(group, rule, options, engine))
         self._last.reports = reports
         return loss
 
-    def _step_group(self, group: dict[str, Any], rule: Rule, options: Common) -> _GroupReport:
+    def _planned(self, group: dict[str, Any]) -> tuple[Rule, Common, ModuleType]:
+        """What to do with a group; all that cannot be done raises here, before anything changes."""
+        rule, options = self._checked(group)
+        stepped = [parameter for parameter in group["params"] if parameter.grad is not None]
+        _refuse_unsupported(self, stepped)
+        return rule, options, _engine(stepped, options)
+
+    def _step_group(self, group: dict[str, Any], rule: Rule, options: Common, engine: ModuleType) -> _GroupReport:
         params: list[Tensor] = []
         grads: list[Tensor] = []
         state: list[list[Tensor]] = [[] for _ in (*_TENSORS, *rule.scalar_names)]
@@ -98,17 +106,23 @@ class RobustOptimizer(Optimizer):
         if not params:
             return params, []
         steps, means, scales, *scalars = state
+        lists = [params, grads, means, scales]
+        if any(parameter.is_complex() for parameter in params):
+            lists = [_as_reals(tensors) for tensors in lists]
         job = Job(
             rule,
             options,
-            params=_as_reals(params),
-            grads=_as_reals(grads),
+            params=lists[0],
+            grads=lists[1],
             steps=steps,
-            means=_as_reals(means),
-            scales=_as_reals(scales),
+            means=lists[2],
+            scales=lists[3],
             scalars=dict(zip(rule.scalar_names, scalars, strict=True)),
+            scratch=self._last.scratch,
+            grad_scale=getattr(self, "grad_scale", None),
+            found_inf=getattr(self, "found_inf", None),
         )
-        reports = (foreach if _use_foreach(params, options) else reference).run(job)
+        reports = engine.run(job)
         if options.differentiable:
             self._replace_state(params, job)
         return params, reports
@@ -128,18 +142,21 @@ class RobustOptimizer(Optimizer):
         """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
         rule, options = self._checked(group)
         names = (*_TENSORS, *rule.scalar_names)
+        needed, columns = set(names), list(zip(names, state, strict=True))
         for parameter in group["params"]:
-            if parameter.grad is None:
+            gradient = parameter.grad
+            if gradient is None:
                 continue
             entry = self.state[parameter]
-            missing = [name for name in names if name not in entry]
-            if missing:
-                _complete(entry, missing, rule, options, parameter)
+            if not entry.keys() >= needed:
+                _complete(entry, names, rule, options, parameter)
+            if entry["step"].is_cpu and parameter.is_cuda and _engine([parameter], options) is gpu:
+                entry["step"] = entry["step"].to(parameter.device, torch.float32)
             if parameter.numel() == 0:
                 continue
             params.append(parameter)
-            grads.append(parameter.grad)
-            for name, tensors in zip(names, state, strict=True):
+            grads.append(gradient)
+            for name, tensors in columns:
                 tensors.append(entry[name])
 
     def statistics(self) -> dict[Tensor, Statistics]:
@@ -167,6 +184,7 @@ class RobustOptimizer(Optimizer):
         super().__setstate__(state)
         self._last = _LastStep()
         self.defaults = self._signature | self.defaults
+        self._step_supports_amp_scaling = bool(self.defaults["fused"])
         for group in self.param_groups:
             for name, value in self._signature.items():
                 group.setdefault(name, value)
@@ -221,12 +239,12 @@ def _step_count(value: float, parameter: Tensor, on_device: bool) -> Tensor:
     )
 
 
-def _complete(entry: dict[str, Tensor], missing: list[str], rule: Rule, options: Common, parameter: Tensor) -> None:
+def _complete(entry: dict[str, Tensor], names: tuple[str, ...], rule: Rule, options: Common, parameter: Tensor) -> None:
     """Make the state that a new parameter, or an option that was switched on, needs."""
     fresh = _initial_state(rule, options, parameter)
-    if entry and "bias_correction" in missing:
+    if entry and "bias_correction" in fresh:
         fresh["bias_correction"].fill_(1.0)  # averages with a past have nothing left to correct
-    entry |= {name: fresh[name] for name in missing}
+    entry |= {name: fresh[name] for name in names if name not in entry}
 
 
 @torch.no_grad()
@@ -240,7 +258,7 @@ def _initial_state(rule: Rule, options: Common, parameter: Tensor) -> dict[str, 
         reals.copy_(torch.where(power.isfinite(), power, 0.0).clamp_min(rule.initial_scale))
     scalars = rule.initial_scalars(Size.of(reals))
     return {
-        "step": _step_count(0.0, parameter, options.capturable),
+        "step": _step_count(0.0, parameter, options.capturable or _engine([parameter], options) is gpu),
         "exp_avg": mean,
         "exp_scale": scale,
         **{name: torch.full((), value, dtype=reals.dtype, device=parameter.device) for name, value in scalars.items()},
@@ -270,9 +288,27 @@ def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor]) -> None:
             )
 
 
-def _use_foreach(params: list[Tensor], options: Common) -> bool:
+def _engine(params: list[Tensor], options: Common) -> ModuleType:
+    """The engine that the options ask for, or else the best there is for these parameters."""
+    plain = not (options.differentiable or torch.compiler.is_compiling())
+    fits = plain and bool(params) and all(gpu.supports(parameter) for parameter in params)
+    if options.fused and plain and params:
+        _require_fused(params, fits)
+        return gpu
     if options.foreach is not None:
-        return options.foreach
+        return foreach if options.foreach else reference
+    if options.fused is None and fits and params[0].is_cuda:
+        return gpu
     if isinstance(options.lr, Tensor) and not options.capturable:
-        return False
-    return _default_to_fused_or_foreach(params, options.differentiable)[1]
+        return reference
+    return foreach if _default_to_fused_or_foreach(params, options.differentiable)[1] else reference
+
+
+def _require_fused(params: list[Tensor], fits: bool) -> None:
+    if not fits:
+        kinds = ", ".join(sorted({f"{p.dtype} on {p.device.type}" for p in params if not gpu.supports(p)}))
+        hint = "" if gpu.available else "; install triton"
+        raise RuntimeError(
+            "`fused=True` requires all the params to be floating point Tensors of supported devices: "
+            f"['cuda'] but there is {kinds}{hint}"
+        )

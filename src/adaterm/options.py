@@ -66,8 +66,10 @@ class Common:
         for option in ("foreach", "fused"):
             value = getattr(self, option)
             require(value is None or isinstance(value, bool), option, value, "None, True or False")
-        if self.fused:
-            raise RuntimeError("fused=True is not possible: there is no fused engine yet; fused must be None or False")
+        if self.fused and self.differentiable:
+            raise RuntimeError("`fused` does not support `differentiable`")
+        if self.fused and self.foreach:
+            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
         if self.differentiable and self.foreach:
             raise RuntimeError("foreach=True is not possible with differentiable=True; foreach must be None or False")
 

@@ -90,7 +90,8 @@ def info(optimizer, variants, bad, skips=SKIPS):
         optimizer,
         optim_inputs_func=inputs,
         optim_error_inputs_func=errors,
-        supported_impls=("foreach", "differentiable"),
+        supported_impls=("foreach", "differentiable", "fused"),
+        supports_fused_on=("cuda",),
         has_capturable_arg=True,
         skips=tuple(DecorateInfo(unittest.skip(why), "TestOptimRenewed", name) for name, why in skips.items()),
     )

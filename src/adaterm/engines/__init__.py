@@ -1,9 +1,9 @@
 """The engines: each runs a rule over the tensors of one parameter group, and they alone change state.
 
 An engine is a module with `run(job)`. `reference` follows the equations tensor by tensor and defines what is right;
-`foreach` runs the same equations over lists of tensors.
+`foreach` runs the same equations over lists of tensors; `gpu` runs them fused, in the `kernels`.
 """
 
-from adaterm.engines import foreach, reference
+from adaterm.engines import foreach, gpu, reference
 
-__all__ = ["foreach", "reference"]
+__all__ = ["foreach", "gpu", "reference"]

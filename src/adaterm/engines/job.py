@@ -1,7 +1,7 @@
 """What an engine is given: a rule, its options and the tensors of one parameter group."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ class Job:
     """Parallel lists over the parameters that have a gradient; complex tensors come as pairs of reals.
 
     An engine changes parameters and state in place; in differentiable mode it puts new tensors into the lists instead.
+    What it wants to keep from step to step goes into `scratch`, which belongs to the optimizer; `grad_scale` and
+    `found_inf` are GradScaler's.
     """
 
     rule: Rule
@@ -25,6 +27,9 @@ class Job:
     means: list[Tensor]
     scales: list[Tensor]
     scalars: dict[str, list[Tensor]]
+    scratch: dict[Any, Any] = field(default_factory=dict)
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
 
     def select(self, indices: list[int]) -> "Job":
         """The job for some of the parameters."""
@@ -41,6 +46,9 @@ class Job:
             means=chosen(self.means),
             scales=chosen(self.scales),
             scalars={name: chosen(tensors) for name, tensors in self.scalars.items()},
+            scratch=self.scratch,
+            grad_scale=self.grad_scale,
+            found_inf=self.found_inf,
         )
 
     @property

@@ -1,0 +1,214 @@
+"""Time one optimizer step, side by side with torch's Adam, and write results/step_time/<device>.json and .png.
+
+    python benchmarks/step_time.py                             # everything, on a GPU if there is one
+    python benchmarks/step_time.py --device cpu --shapes mlp resnet18
+    python benchmarks/step_time.py --also some.package:Optimizer
+
+Medians of repetitions. The floor is the time to move the bytes that a step must move, at the speed of a copy
+measured in the same run: 28 bytes an element for Adam, 40 for AdaTerm, of which large caches can save 12.
+"""
+
+import argparse
+import importlib
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from provenance import provenance
+from torch import Tensor
+
+import adaterm
+
+BYTES = {"Adam": 28, "AdaTerm": 40}
+
+
+def resnet18() -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
+    before = 64
+    for width in (64, 128, 256, 512):
+        for block in range(2):
+            shapes += [(width, before if block == 0 else width, 3, 3), (width,), (width,), (width, width, 3, 3)]
+            shapes += [(width,), (width,)]
+            if block == 0 and before != width:
+                shapes += [(width, before, 1, 1), (width,), (width,)]
+        before = width
+    return [*shapes, (1000, 512), (1000,)]
+
+
+def gpt2() -> list[tuple[int, ...]]:
+    layer = [
+        (768,),
+        (768,),
+        (2304, 768),
+        (2304,),
+        (768, 768),
+        (768,),
+        (768,),
+        (768,),
+        (3072, 768),
+        (3072,),
+        (768, 3072),
+    ]
+    return [(50257, 768), (1024, 768), *([*layer, (768,)] * 12), (768,), (768,)]
+
+
+def llama() -> list[tuple[int, ...]]:
+    layer = [*[(2048, 2048)] * 4, *[(5632, 2048)] * 2, (2048, 5632), (2048,), (2048,)]
+    return [(32000, 2048), *(layer * 16), (2048,)]
+
+
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "mlp": [(128, 17), (128,), *[(128, 128), (128,)] * 2, (6, 128), (6,), (64, 17), (64,), (1, 64), (1,)],
+    "resnet18": resnet18(),
+    "gpt2": gpt2(),
+    "llama": llama(),
+    "one": [(16384, 16384)],
+}
+ON_CPU = ("mlp", "resnet18")
+
+
+def methods(device: str, also: list[str]) -> dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]]:
+    """What is timed, by name; the first one is what the others are compared with."""
+    found: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
+        "Adam(fused=True)": lambda params: torch.optim.Adam(params, fused=True),
+        "Adam(foreach=True)": lambda params: torch.optim.Adam(params, foreach=True),
+        "Adam(foreach=False)": lambda params: torch.optim.Adam(params, foreach=False),
+        "AdaTerm(foreach=True)": lambda params: adaterm.AdaTerm(params, foreach=True),
+        "AdaTerm(foreach=False)": lambda params: adaterm.AdaTerm(params, foreach=False),
+    }
+    if device == "cuda":
+        found["AdaTerm(fused=True)"] = lambda params: adaterm.AdaTerm(params, fused=True)
+    for name in also:
+        module, _, attribute = name.partition(":")
+        found[attribute] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds(action: Callable[[], Any], device: str) -> float:
+    """The wall time of one call, everything included."""
+    wait(device)
+    start = time.perf_counter()
+    action()
+    wait(device)
+    return time.perf_counter() - start
+
+
+def replayed(step: Callable[[], Any]) -> float:
+    """The time of a step as a CUDA graph, without the host's part."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    times = []
+    for _ in range(30):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def copy_speed(device: str) -> float:
+    """Bytes a second that a copy reads and writes."""
+    source = torch.randn(2**28 if device == "cuda" else 2**25, device=device)
+    target = torch.empty_like(source)
+    best = min(seconds(lambda: torch.add(source, 1.0, out=target), device) for _ in range(10))
+    return 2 * source.numel() * source.element_size() / best
+
+
+def measure(
+    shapes: list[tuple[int, ...]], device: str, also: list[str], repetitions: int
+) -> dict[str, dict[str, float]]:
+    """Milliseconds a step of each method, eager and replayed as a graph, over the same parameters and gradients."""
+    params = [torch.randn(shape, device=device) for shape in shapes]
+    for parameter in params:
+        parameter.grad = torch.randn_like(parameter)
+    found = {}
+    for name, make in methods(device, also).items():
+        optimizer = make(params)
+        for _ in range(3):
+            optimizer.step()
+        count = max(5, min(repetitions, math.ceil(2.0 / seconds(optimizer.step, device))))
+        row = {"eager": 1e3 * statistics.median(seconds(optimizer.step, device) for _ in range(count))}
+        if device == "cuda" and "foreach=False" not in name:
+            for group in optimizer.param_groups:
+                group["capturable"] = True
+            optimizer.state.clear()
+            optimizer.step()
+            row["graph"] = 1e3 * replayed(optimizer.step)
+        found[name] = row
+        print(f"  {name:24}" + "".join(f"  {kind} {value:9.4f} ms" for kind, value in row.items()), flush=True)
+        del optimizer
+    return found
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Each method's time as a multiple of fused Adam's."""
+    from matplotlib.figure import Figure
+
+    kinds = [kind for kind in ("graph", "eager") if any(kind in row for row in record["times"]["resnet18"].values())]
+    figure = Figure(figsize=(5.5 * len(kinds), 4), dpi=150, layout="constrained")
+    for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+        names = [
+            n for n in record["times"]["resnet18"] if n != "Adam(fused=True)" and kind in record["times"]["resnet18"][n]
+        ]
+        for place, name in enumerate(names):
+            at = [index + 0.8 * (place - len(names) / 2 + 0.5) / len(names) for index in range(len(record["times"]))]
+            rows = record["times"].values()
+            bars = axes.bar(
+                at, [row[name][kind] / row["Adam(fused=True)"][kind] for row in rows], 0.75 / len(names), label=name
+            )
+            axes.bar_label(bars, fmt="%.2g", fontsize=7)
+        axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.set(yscale="log", title=f"{kind} step, relative to Adam(fused=True)")
+        axes.set_xticks(range(len(record["times"])), list(record["times"]))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    figure.suptitle(f"One optimizer step on {record['device']} (lower is better)")
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, help="default: all on a GPU, the small ones on a CPU")
+    parser.add_argument("--also", nargs="*", default=[], metavar="MODULE:CLASS", help="other optimizers to time")
+    parser.add_argument("--repetitions", type=int, default=50)
+    parser.add_argument("--out", type=Path, default=Path("results/step_time"))
+    args = parser.parse_args()
+    chosen = args.shapes or (SHAPES if args.device == "cuda" else ON_CPU)
+    name = torch.cuda.get_device_name() if args.device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    speed = copy_speed(args.device)
+    record: dict[str, Any] = {"copy, bytes a second": speed, "times": {}, "elements": {}, "ratios": {}, "floors": {}}
+    for shape in chosen:
+        elements = sum(math.prod(size) for size in SHAPES[shape])
+        print(f"{shape}: {len(SHAPES[shape])} tensors, {elements / 1e6:.3g} M elements", flush=True)
+        times = measure(SHAPES[shape], args.device, args.also, args.repetitions)
+        base = times["Adam(fused=True)"]
+        record["elements"][shape], record["times"][shape] = elements, times
+        record["ratios"][shape] = {n: {k: v / base[k] for k, v in row.items()} for n, row in times.items()}
+        record["floors"][shape] = {n: 1e3 * elements * size / speed for n, size in BYTES.items()}
+        for other, row in record["ratios"][shape].items():
+            print(f"  {other:24}" + "".join(f"  {kind} {value:9.3f} x" for kind, value in row.items()), flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    record |= provenance(name)
+    (args.out / f"{args.device}.json").write_text(json.dumps(record, indent=1) + "\n")
+    draw(record, args.out / f"{args.device}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The fused engine's kernels, in Triton's interpreter on the CPU: the same results as the reference engine.
+
+The interpreter is slow, so there are few steps and small tensors here; benchmarks/gpu_check.py has the rest, on a GPU.
+"""
+
+from math import inf, nan
+
+import pytest
+import torch
+from catalogue import OPTIMIZERS, RULES, assert_close, give_gradients, make, parameters, train
+
+import adaterm
+from adaterm.engines import gpu
+
+pytestmark = [
+    pytest.mark.skipif(not gpu.available, reason="Triton is not installed"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's NumPy warns of NaN and infinity
+]
+SHAPES = [(7, 5), (1,), (), (3, 3000)]
+"""The last one is two chunks, the second of them not full."""
+
+
+def pair(rule, shapes=SHAPES, dtype=torch.float32, **flags):
+    """The same parameters twice, for the fused and for the reference engine."""
+    fused, plain = parameters(shapes, dtype), parameters(shapes, dtype)
+    lr = {"lr": 0.1, **flags}
+    return (fused, make(rule, fused, **lr, fused=True)), (plain, make(rule, plain, **lr, foreach=False))
+
+
+def agree(fused, plain, tolerance=1e-5):
+    (params, tested), (others, wanted) = fused, plain
+    for parameter, other in zip(params, others, strict=True):
+        assert_close(parameter, other, tolerance, f"parameter {tuple(other.shape)}")
+        for name, value in wanted.state[other].items():
+            assert_close(tested.state[parameter][name], value, tolerance, f"{name} {tuple(other.shape)}")
+        known = wanted.statistics()[other]
+        for name, found, value in zip(known._fields, tested.statistics()[parameter], known, strict=True):
+            torch.testing.assert_close(found, value, rtol=1e-4, atol=0.0, equal_nan=True, msg=name)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_kernels_follow_the_reference(rule):
+    """Ordinary gradients, an outlier and an excluded one."""
+    fused, plain = pair(rule)
+    for params, optimizer in (fused, plain):
+        train(optimizer, params, 2, start=3)
+        give_gradients(params, 0)
+        params[0].grad[2, 3] = nan
+        params[3].grad[1, 1] = inf
+        optimizer.step()
+    agree(fused, plain)
+
+
+@pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm2 + AdaBias", "At-AdaBelief"])
+def test_kernels_in_double_precision(rule):
+    fused, plain = pair(rule, dtype=torch.float64)
+    for params, optimizer in (fused, plain):
+        train(optimizer, params, 3)
+    agree(fused, plain, 1e-7)  # the step count is a float32
+
+
+def test_precisions_may_be_mixed_in_one_group():
+    """The interpreter truncates where a GPU rounds, so that half precisions agree to two of their units."""
+    ends = []
+    for flags in ({"fused": True}, {"foreach": False}):
+        params = [
+            p for dtype in (torch.float32, torch.bfloat16, torch.float16) for p in parameters([(5,), (4, 2)], dtype)
+        ]
+        optimizer = adaterm.AdaTerm(params, lr=0.1, init_scale="gradient", **flags)
+        train(optimizer, params, 3)
+        ends.append((params, optimizer))
+    (params, tested), (others, wanted) = ends
+    for a, b in zip(params, others, strict=True):
+        assert_close(a, b, {torch.bfloat16: 2**-6, torch.float16: 2**-9}.get(a.dtype, 1e-5))
+        assert_close(tested.state[a]["exp_scale"], wanted.state[b]["exp_scale"], 1e-5)
+        assert tested.state[a]["exp_avg"].dtype == torch.float32
+
+
+def test_memory_layouts():
+    """Channels last, off the alignment, with gradients in another order, and with gaps, which foreach takes over."""
+    layouts = [
+        lambda t: t.clone(memory_format=torch.channels_last),
+        lambda t: torch.cat([torch.zeros(1), t.flatten()])[1:].view(t.shape),
+        lambda t: torch.stack([t, t], dim=-1)[..., 0],
+    ]
+    ends = []
+    for flags in ({"fused": True}, {"foreach": False}):
+        params = [layout(torch.arange(120.0).view(2, 4, 5, 3)).requires_grad_() for layout in layouts]
+        optimizer = adaterm.AdaTerm(params, lr=0.1, init_scale="gradient", **flags)
+        train(optimizer, params, 3)
+        ends.append((params, optimizer))
+    agree(*ends)
+
+
+def test_a_tensor_learning_rate_and_a_changing_one():
+    fused, plain = pair("AdaTerm", lr=torch.tensor(0.1))
+    for params, optimizer in (fused, plain):
+        train(optimizer, params, 1)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
+        train(optimizer, params, 1, start=1)
+        optimizer.param_groups[0]["lr"] = 0.02
+        train(optimizer, params, 1, start=2)
+    agree(fused, plain)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_gradscalers_contract(name):
+    """Gradients are unscaled on the way, without being written, and a step with a found infinity is no step at all."""
+    params, others = parameters(SHAPES), parameters(SHAPES)
+    tested, plain = (getattr(adaterm, name)(p, lr=0.1, **f) for p, f in ((params, {"fused": True}), (others, {})))
+    assert tested._step_supports_amp_scaling
+    tested.grad_scale, tested.found_inf = torch.tensor([8.0]), torch.tensor([0.0])
+    give_gradients(params, 0, scale=8.0)
+    give_gradients(others, 0)
+    scaled = [p.grad.clone() for p in params]
+    tested.step()
+    plain.step()
+    agree((params, tested), (others, plain))
+    before = [p.detach().clone() for p in params]
+    tested.found_inf.fill_(1.0)
+    tested.step()
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    assert all(tested.state[p]["step"] == 1 for p in params)
+    assert all(torch.equal(p.grad, g) for p, g in zip(params, scaled, strict=True))
+
+
+def test_results_repeat_bit_for_bit():
+    runs = []
+    for _ in range(2):
+        params = parameters(SHAPES)
+        train(adaterm.AdaTerm(params, fused=True), params, 2)
+        runs.append(params)
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_state_goes_from_engine_to_engine():
+    fused, plain = pair("AdaTerm")
+    for params, optimizer in (fused, plain):
+        train(optimizer, params, 2)
+    fused[1].param_groups[0] |= {"fused": False, "foreach": True}
+    plain[1].param_groups[0] |= {"fused": True, "foreach": None}
+    for params, optimizer in (fused, plain):
+        train(optimizer, params, 1, start=2)
+    agree(fused, plain)
+
+
+def test_what_cannot_be_fused_is_refused():
+    parameter = torch.zeros(3, dtype=torch.complex64, requires_grad=True)
+    parameter.grad = torch.ones(3, dtype=torch.complex64)
+    optimizer = adaterm.AdaTerm([parameter], fused=True)
+    with pytest.raises(
+        RuntimeError, match=r"requires all the params to be floating point Tensors.*torch.complex64 on cpu"
+    ):
+        optimizer.step()
+    assert not optimizer.state
