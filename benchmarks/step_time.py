@@ -160,25 +160,26 @@ def draw(record: dict[str, Any], path: Path) -> None:
     """Each method's time as a multiple of fused Adam's."""
     from matplotlib.figure import Figure
 
-    kinds = [kind for kind in ("graph", "eager") if any(kind in row for row in record["times"]["resnet18"].values())]
-    figure = Figure(figsize=(5.5 * len(kinds), 4), dpi=150, layout="constrained")
+    ratios = record["ratios"]
+    first = next(iter(ratios.values()))
+    kinds = [kind for kind in ("graph", "eager") if kind in first["Adam(fused=True)"]]
+    shades = dict(zip(first, ("black", "#E69F00", "#D55E00", "#56B4E9", "#999999", "#0072B2"), strict=False))
+    figure = Figure(figsize=(5.5 * len(kinds), 4.2), dpi=150, layout="constrained")
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
-        names = [
-            n for n in record["times"]["resnet18"] if n != "Adam(fused=True)" and kind in record["times"]["resnet18"][n]
-        ]
+        names = [name for name in first if name != "Adam(fused=True)" and kind in first[name]]
         for place, name in enumerate(names):
-            at = [index + 0.8 * (place - len(names) / 2 + 0.5) / len(names) for index in range(len(record["times"]))]
-            rows = record["times"].values()
-            bars = axes.bar(
-                at, [row[name][kind] / row["Adam(fused=True)"][kind] for row in rows], 0.75 / len(names), label=name
-            )
-            axes.bar_label(bars, fmt="%.2g", fontsize=7)
+            at = [index + 0.8 * ((place + 0.5) / len(names) - 0.5) for index in range(len(ratios))]
+            heights = [row[name][kind] for row in ratios.values()]
+            bars = axes.bar(at, heights, 0.75 / len(names), label=name, color=shades.get(name))
+            axes.bar_label(bars, [f"{height:.3g}" for height in heights], fontsize=6)
         axes.axhline(1.0, color="black", linewidth=0.8)
-        axes.set(yscale="log", title=f"{kind} step, relative to Adam(fused=True)")
-        axes.set_xticks(range(len(record["times"])), list(record["times"]))
+        axes.set(yscale="log", title={"graph": "replayed as a CUDA graph", "eager": "eager, everything included"}[kind])
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_xticks(range(len(ratios)), list(ratios))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"One optimizer step on {record['device']} (lower is better)")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.suptitle(f"Time of a step relative to Adam(fused=True), {record['device']}: lower is better")
     figure.savefig(path)
 
 
@@ -189,7 +190,11 @@ def main() -> None:
     parser.add_argument("--also", nargs="*", default=[], metavar="MODULE:CLASS", help="other optimizers to time")
     parser.add_argument("--repetitions", type=int, default=50)
     parser.add_argument("--out", type=Path, default=Path("results/step_time"))
+    parser.add_argument("--draw", type=Path, metavar="JSON", help="only draw the figure of an earlier run")
     args = parser.parse_args()
+    if args.draw:
+        draw(json.loads(args.draw.read_text()), args.draw.with_suffix(".png"))
+        return
     chosen = args.shapes or (SHAPES if args.device == "cuda" else ON_CPU)
     name = torch.cuda.get_device_name() if args.device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     speed = copy_speed(args.device)

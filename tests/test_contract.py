@@ -297,7 +297,7 @@ def test_the_default_engine_is_the_one_torch_would_choose_or_better(monkeypatch)
     assert _engine(params, Common(differentiable=True)) is reference
     assert _engine(params, Common(**tensor_lr)) is reference
     assert _engine(params, Common(**tensor_lr, capturable=True)) is foreach
-    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu; install triton"):
+    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu; it needs triton"):
         _engine(params, Common(fused=True))
 
 

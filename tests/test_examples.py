@@ -36,6 +36,10 @@ def test_the_readme_has_the_measured_numbers():
         "slow_start": " / ".join(map(str, trusted["eps"].values())),
         **{f"dof_{dof}": str(step) for dof, step in adapted.items()},
     }
+    ratios = json.loads((ROOT / "results/step_time/cuda.json").read_text())["ratios"]
+    for kind in ("graph", "eager"):
+        for shape in ("resnet18", "gpt2", "one"):
+            shown[f"{kind}.{shape}"] = f"{ratios[shape]['AdaTerm(fused=True)'][kind]:.2f}"
     readme = (ROOT / "README.md").read_text()
     for name, numbers in shown.items():
         assert f"<!-- {name} -->{numbers}<!-- -->" in readme

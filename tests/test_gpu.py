@@ -56,7 +56,7 @@ def test_kernels_in_double_precision(rule):
     fused, plain = pair(rule, dtype=torch.float64)
     for params, optimizer in (fused, plain):
         train(optimizer, params, 3)
-    agree(fused, plain, 1e-7)  # the step count is a float32
+    agree(fused, plain, 1e-12)
 
 
 def test_precisions_may_be_mixed_in_one_group():

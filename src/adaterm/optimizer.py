@@ -307,7 +307,7 @@ def _engine(params: list[Tensor], options: Common) -> ModuleType:
 def _require_fused(params: list[Tensor], fits: bool) -> None:
     if not fits:
         kinds = ", ".join(sorted({f"{p.dtype} on {p.device.type}" for p in params if not gpu.supports(p)}))
-        hint = "" if gpu.available else "; install triton"
+        hint = "" if gpu.available else "; it needs triton and a C compiler"
         raise RuntimeError(
             "`fused=True` requires all the params to be floating point Tensors of supported devices: "
             f"['cuda'] but there is {kinds}{hint}"

@@ -17,6 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate, chain
 from operator import is_
+from shutil import which
 from types import ModuleType
 
 import torch
@@ -27,7 +28,8 @@ from adaterm.engines.job import Job, Report
 from adaterm.equations import trigamma
 from adaterm.rules import Statistics, TRule
 
-available = find_spec("triton") is not None
+# Triton builds its launchers with a C compiler, when it first needs them.
+available = find_spec("triton") is not None and any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang")))
 _interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 _PRECISIONS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _WARPS = 16

@@ -46,7 +46,8 @@ def _square(value):
 
 @triton.jit
 def _at_least(value, bound):
-    return tl.maximum(value, bound, propagate_nan=tl.PropagateNan.ALL)
+    exact = bound * (value == value).to(value.dtype)  # a bare number would be rounded to a float32
+    return tl.maximum(value, exact, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
