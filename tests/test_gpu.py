@@ -121,6 +121,7 @@ def test_gradscalers_contract(name):
     tested.step()
     assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
     assert all(tested.state[p]["step"] == 1 for p in params)
+    assert all(trust.isnan() for _, trust, _ in tested.statistics().values())
     assert all(torch.equal(p.grad, g) for p, g in zip(params, scaled, strict=True))
 
 
@@ -142,6 +143,29 @@ def test_state_goes_from_engine_to_engine():
     for params, optimizer in (fused, plain):
         train(optimizer, params, 1, start=2)
     agree(fused, plain)
+
+
+def test_two_groups_of_the_same_sizes_do_not_get_into_each_others_way():
+    ends = []
+    for flags in ({"fused": True}, {"foreach": False}):
+        first, second = parameters(SHAPES, seed=0), parameters(SHAPES, seed=1)
+        optimizer = adaterm.AdaTerm([{"params": first}, {"params": second, "lr": 0.5, "beta": 0.5}], lr=0.1, **flags)
+        train(optimizer, [*first, *second], 3)
+        ends.append(([*first, *second], optimizer))
+    agree(*ends)
+
+
+def test_the_step_count_is_a_float32_whatever_the_default():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        fused, plain = pair("AdaTerm")
+        for params, optimizer in (fused, plain):
+            train(optimizer, params, 2)
+        agree(fused, plain)
+        assert fused[1].state[fused[0][0]]["step"].dtype == torch.float32
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_what_cannot_be_fused_is_refused():

@@ -150,8 +150,10 @@ class RobustOptimizer(Optimizer):
             entry = self.state[parameter]
             if not entry.keys() >= needed:
                 _complete(entry, names, rule, options, parameter)
-            if entry["step"].is_cpu and parameter.is_cuda and _engine([parameter], options) is gpu:
-                entry["step"] = entry["step"].to(parameter.device, torch.float32)
+            step = entry["step"]
+            misplaced = step.is_cpu != parameter.is_cpu or step.dtype != torch.float32
+            if misplaced and _engine([parameter], options) is gpu:
+                entry["step"] = step.to(parameter.device, torch.float32)
             if parameter.numel() == 0:
                 continue
             params.append(parameter)

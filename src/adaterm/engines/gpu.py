@@ -16,6 +16,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate, chain
+from math import nan
 from operator import is_
 from shutil import which
 from types import ModuleType
@@ -77,7 +78,8 @@ def run(job: Job) -> list[Report]:
 
 def _buckets(job: Job) -> tuple[list[list[int]], list[int]]:
     """Which parameters can be stepped together, and which not at all; remembered for the same tensors."""
-    known = job.scratch.get("buckets")
+    key = ("buckets", id(job.params[0]))  # one for each group
+    known = job.scratch.get(key)
     tensors = (*job.params, *job.means)
     types = [gradient.dtype for gradient in job.grads]
     places = [parameter.device for parameter in job.params]
@@ -95,7 +97,7 @@ def _buckets(job: Job) -> tuple[list[list[int]], list[int]]:
             buckets[places[index], parameter.dtype, types[index], mean.dtype].append(index)
         else:
             odd.append(index)
-    job.scratch["buckets"] = (tensors, [types, places], list(buckets.values()), odd)
+    job.scratch[key] = (tensors, [types, places], list(buckets.values()), odd)
     return list(buckets.values()), odd
 
 
@@ -104,10 +106,11 @@ def _step(job: Job) -> Statistics:
     plan = _plan(job)
     grads = [_like(grad, stored) for grad, stored in zip(job.grads, job.params, strict=True)]
     _fill(plan, job, grads)
-    statistics = torch.empty(3, len(job.params), dtype=mean.dtype, device=mean.device)
-    given = options.lr
-    lr = given.to(mean.device, non_blocking=True) if isinstance(given, Tensor) and not given.is_cpu else None
-    pointers = [plan.coefficients if tensor is None else tensor for tensor in (lr, job.grad_scale, job.found_inf)]
+    # NaN is what the statistics of a skipped step are
+    statistics = torch.full((3, len(job.params)), nan, dtype=mean.dtype, device=mean.device)
+    lr = options.lr if isinstance(options.lr, Tensor) and not options.lr.is_cpu else None
+    given = (lr, job.grad_scale, job.found_inf)
+    pointers = [plan.coefficients if it is None else it.to(mean.device, non_blocking=True) for it in given]
     shared = {
         "S": kernels.TYPES[mean.dtype],
         "P": kernels.TYPES[job.params[0].dtype],

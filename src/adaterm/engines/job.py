@@ -30,6 +30,11 @@ class Job:
     scratch: dict[Any, Any] = field(default_factory=dict)
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
+    on_host: bool = field(init=False)  # whether step counts may be read without waiting for a device
+
+    def __post_init__(self) -> None:
+        tracked = self.options.capturable or self.options.differentiable or torch.compiler.is_compiling()
+        self.on_host = not tracked and all(step.is_cpu for step in self.steps)
 
     def select(self, indices: list[int]) -> "Job":
         """The job for some of the parameters."""
@@ -50,12 +55,6 @@ class Job:
             grad_scale=self.grad_scale,
             found_inf=self.found_inf,
         )
-
-    @property
-    def on_host(self) -> bool:
-        """Whether the step counts live on the host and may be read there without waiting for a device."""
-        tracked = self.options.capturable or self.options.differentiable or torch.compiler.is_compiling()
-        return not tracked and all(step.is_cpu for step in self.steps)
 
     def lr_on(self, device: torch.device) -> Number:
         """The learning rate: a number, or a 0-dim tensor if reading that would wait for a device or break a graph."""
