@@ -290,6 +290,7 @@ def test_the_default_engine_is_the_one_torch_would_choose_or_better(monkeypatch)
     assert _engine(params, Common(fused=True)) is gpu
     assert _engine(on_accelerator, Common()) is gpu
     assert _engine(on_accelerator, Common(foreach=False)) is reference
+    assert _engine(on_accelerator, Common(fused=True, capturable=True)) is gpu
     monkeypatch.setattr(gpu, "available", False)
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
     assert _engine(params, Common()) is foreach

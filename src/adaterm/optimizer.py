@@ -299,7 +299,7 @@ def _engine(params: list[Tensor], options: Common) -> ModuleType:
         return gpu
     if options.foreach is not None:
         return foreach if options.foreach else reference
-    if options.fused is None and fits and params[0].is_cuda:
+    if options.fused is None and fits and params[0].is_cuda and not options.capturable:
         return gpu
     if isinstance(options.lr, Tensor) and not options.capturable:
         return reference
