@@ -29,11 +29,6 @@ def shift(value: Array, direction: Array, rate: Array) -> Array:
     return value + rate * direction
 
 
-def decay(value: Array, factor: Array) -> Array:
-    """`factor * value`: decoupled weight decay, before the step; an engine may do this in place too."""
-    return value * factor
-
-
 def ratio(value: Array, number: Array) -> Array:
     """`value / number`, with one number for a whole tensor."""
     return value / number

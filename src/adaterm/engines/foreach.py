@@ -162,7 +162,7 @@ def _step(job: Job) -> Statistics:
     parameters = Tensors(job.params if exact else _copy(job.params, job.params, dtype).items)
     gradients = _Gradients(job, parameters)
     if options.weight_decay and options.decoupled_weight_decay:
-        torch._foreach_mul_(parameters.items, 1.0 - lr * options.weight_decay)
+        parameters.accumulate(parameters, -job.decay(lr))
 
     torch._foreach_add_(job.steps, 1.0)
     sizes = [Size.of(tensor) for tensor in job.params]

@@ -65,6 +65,11 @@ class Job:
             return lr.item() if self.on_host else lr.reshape(())
         return lr.reshape(()).to(device, non_blocking=device.type != "cpu")
 
+    def decay(self, lr: Number) -> Number:
+        """The part of a parameter that decoupled decay takes away: that of AdamW's factor 1 - lr * weight_decay."""
+        part = lr * self.options.weight_decay
+        return part if isinstance(part, Tensor) else 1.0 - (1.0 - part)
+
 
 class Report(NamedTuple):
     """The statistics of these parameters' last step: 0-dim tensors for one, stacked vectors for several."""

@@ -71,8 +71,8 @@ def _compiled_equations() -> dict[str, Any]:
 
 
 _EQUATIONS = _compiled_equations()
-weigh, granted, shift, surprise, residual, decay = (
-    _EQUATIONS[name] for name in ("weigh", "granted", "shift", "surprise", "residual", "decay")
+weigh, granted, shift, surprise, residual = (
+    _EQUATIONS[name] for name in ("weigh", "granted", "shift", "surprise", "residual")
 )
 projected, analytic, gaussian, descend = (_EQUATIONS[name] for name in ("projected", "analytic", "gaussian", "descend"))
 spread, dof_of_spread, t_weigh, t_descend = (
@@ -368,7 +368,7 @@ def _moved(
         if L2:
             gradient += weight_decay * parameter
         if DECOUPLED:
-            parameter = decay(parameter, shrink)
+            parameter = shift(parameter, parameter, -shrink)
         rest = residual(gradient, mean, valid)
         mean = shift(mean, rest, rate)
         if ADATERM:
@@ -428,7 +428,7 @@ def move(
         sign = _sign(table, grad_scale, S, SCALED)
         weight_decay = _number(table, DECAY)
         lr = tl.load(lr_tensor).to(tl.float64) if LR_TENSOR else _number(table, LR)
-        shrink = (1.0 - lr * weight_decay).to(S)
+        shrink = (1.0 - (1.0 - lr * weight_decay)).to(S)  # the part that AdamW's factor takes away
         eps = _number(table, EPS)
         if ADATERM:
             floor = eps * eps

@@ -13,7 +13,7 @@ def _shift_in_place(value: Tensor, direction: Tensor, rate: Number) -> Tensor:
     return value.add_(direction * rate) if isinstance(rate, Tensor) else value.add_(direction, alpha=rate)
 
 
-_IN_PLACE = bind(shift=_shift_in_place, decay=Tensor.mul_)
+_IN_PLACE = bind(shift=_shift_in_place)
 
 
 def run(job: Job) -> list[Report]:
@@ -30,7 +30,7 @@ def _step(job: Job, index: int) -> Statistics:
     parameter = stored.to(mean.dtype)
     gradient = effective_gradient(job.grads[index], parameter, options)
     if options.weight_decay and options.decoupled_weight_decay:
-        parameter = lib.decay(parameter, 1.0 - lr * options.weight_decay)
+        parameter = lib.shift(parameter, parameter, -job.decay(lr))
 
     step += 1
     distance = rule.gauge(lib, gradient, mean, scale).mean()
