@@ -36,7 +36,6 @@ SCHEDULERS = {
     "MultiplicativeLR": {"lr_lambda": lambda epoch: 0.9},
     "ReduceLROnPlateau": {"patience": 0},
 }
-COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda original: pickle.loads(pickle.dumps(original))}
 
 
 def build(name, params, **options):

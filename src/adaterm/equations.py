@@ -62,7 +62,7 @@ def residual(gradient: Array, mean: Array, valid: Array) -> Array:
 
 
 def projected(scale: Array, squared: Array, rate: Array, distance: Array, dof: Array, floor: float) -> Array:
-    """v + tau (s + max(eps^2, (s - D v) / nu) - v), the scale update of Alg. 1; no sum can overflow on the way."""
+    """v + tau (s + max(eps^2, (s - D v) / nu) - v), the scale update of Alg. 1, each term scaled before it is added."""
     correction = at_least(shift(ratio(squared, dof), scale, -distance / dof), floor)
     return shift(shift(scale, squared - scale, rate), correction, rate)
 

@@ -1,4 +1,6 @@
-"""The foreach engine: the equations on lists of tensors, with as many launches for two thousand tensors as for one.
+"""The foreach engine: the equations on lists of tensors, as many list operations for many tensors as for one.
+
+On a GPU torch splits an operation on a long list into several launches, as it does for its own foreach optimizers.
 
 Per-tensor numbers lie in stacked vectors, on which `weigh` runs as it does on one tensor. `gauge` and `move` run on
 `Tensors`: lists with operators, which need no more than two scratch lists beside parameters, gradients and state.
