@@ -34,6 +34,11 @@ def ratio(value: Array, number: Array) -> Array:
     return value / number
 
 
+def power(base: Array, exponent: Array) -> Array:
+    """A positive number to a real power."""
+    return base**exponent
+
+
 def surprise(gradient: Array, mean: Array, scale: Array) -> Array:
     """Gauge: the squared deviation in units of the scale; its mean over the tensor is the distance D (Alg. 1)."""
     return square(gradient - mean) / scale
@@ -86,6 +91,75 @@ def descend(parameter: Array, mean: Array, scale: Array, step_size: Array, uncen
     return shift(parameter, mean / sqrt(square(mean) + scale if uncentered else scale), -step_size)
 
 
+def adaterm_weigh(
+    distance: Array,
+    excess: Array,
+    memory: Array,
+    beta: float,
+    eps: float,
+    min_dof: float,
+    robust: bool,
+    adaptive: bool,
+    analytically: bool,
+    adabias: bool,
+) -> tuple[Array, ...]:
+    """All that AdaTerm weighs: rate, rate of the scale, dof and weight; the next excess dof and memory; trust and dof.
+
+    The memory is the rates' own moving average of ones, by which the adaptive bias correction divides (appendix G).
+    """
+    if robust:
+        weight, bound, dof, following = weigh(distance, excess, beta, eps, min_dof)
+        trust = weight / bound
+        rate = (1.0 - beta) * trust
+        scale_rate = granted(1.0 - beta, distance) / bound if analytically else rate
+        excess = following if adaptive else excess
+        reported = min_dof + excess
+    else:
+        trust = granted(1.0, distance)
+        rate = granted(1.0 - beta, distance)
+        scale_rate = rate
+        weight = trust
+        dof = where(distance < inf, distance + inf, inf)
+        reported = dof
+    memory = shift(memory, 1.0 - memory, rate) if adabias else memory
+    return rate, scale_rate, dof, weight, excess, memory, trust, reported
+
+
+def adaterm_step_size(lr: Array, step: Array, memory: Array, beta: float, adabias: bool) -> Array:
+    """alpha / sqrt(c): c corrects the averages for their start at zero, from the step count or from the memory."""
+    correction = where(memory > 0.0, memory, 1.0) if adabias else 1.0 - power(beta, step)
+    return lr / power(correction, 0.5)
+
+
+def adaterm_move(
+    gradient: Array,
+    mean: Array,
+    scale: Array,
+    parameter: Array,
+    valid: Array,
+    rate: Array,
+    scale_rate: Array,
+    distance: Array,
+    dof: Array,
+    weight: Array,
+    step_size: Array,
+    floor: float,
+    robust: bool,
+    analytically: bool,
+    uncentered: bool,
+) -> tuple[Array, Array, Array]:
+    """The next mean, scale and parameter of AdaTerm."""
+    rest = residual(gradient, mean, valid)
+    mean = shift(mean, rest, rate)
+    if not robust:
+        scale = gaussian(scale, square(rest), rate, floor)
+    elif analytically:
+        scale = analytic(scale, square(rest), scale_rate, weight, floor)
+    else:
+        scale = projected(scale, square(rest), rate, distance, dof, floor)
+    return mean, scale, descend(parameter, mean, scale, step_size, uncentered)
+
+
 def spread(log_distance: Array, average: Array, variance: Array, beta: float) -> tuple[Array, Array]:
     """Running mean and variance of ln D, from which the At-momentum reads its dof (section 3.2)."""
     step = log_distance - average
@@ -118,3 +192,68 @@ def t_weigh(distance: Array, weight_sum: Array, dof: Array, beta: float) -> tupl
 def t_descend(parameter: Array, mean: Array, scale: Array, step_size: Array, correction: Array, eps: float) -> Array:
     """theta - alpha (m / c1) / (sqrt(v / c2) + eps), the step of Adam (section 2.2); the step size is alpha / c1."""
     return shift(parameter, mean / (sqrt(ratio(scale, correction)) + eps), -step_size)
+
+
+def t_family_weigh(
+    distance: Array,
+    size: Array,
+    trigamma: Array,
+    weight_sum: Array,
+    average: Array,
+    variance: Array,
+    beta: float,
+    beta2: float,
+    eps: float,
+    dof: float,
+    beta_dof: float,
+    robust: bool,
+    adaptive: bool,
+    keep: bool,
+) -> tuple[Array, ...]:
+    """All that the t-family weighs: the two rates; the next sum, average and variance; total distance, trust and dof.
+
+    Without `keep` the next step starts from the same numbers as this one, as published.
+    """
+    scale_rate = granted(1.0 - beta2, distance)
+    if robust:
+        next_average = average
+        next_variance = variance
+        if adaptive:
+            next_average, next_variance = spread(log(size * distance + eps), average, variance, beta_dof)
+            next_average = where(distance < inf, next_average, average)
+            next_variance = where(distance < inf, next_variance, variance)
+            dof = dof_of_spread(next_variance, trigamma, eps)
+        trust, rate, following = t_weigh(distance, weight_sum, dof, beta)
+        if keep:
+            weight_sum = following
+            average = next_average
+            variance = next_variance
+        reported = granted(0.0, distance) + size * dof
+        total = size * distance
+    else:
+        trust = granted(1.0, distance)
+        rate = granted(1.0 - beta, distance)
+        reported = where(distance < inf, distance + inf, inf)
+        total = distance
+    return rate, scale_rate, weight_sum, average, variance, total, trust, reported
+
+
+def t_family_move(
+    gradient: Array,
+    mean: Array,
+    scale: Array,
+    parameter: Array,
+    valid: Array,
+    rate: Array,
+    scale_rate: Array,
+    step_size: Array,
+    correction: Array,
+    floor: float,
+    eps: float,
+    belief: bool,
+) -> tuple[Array, Array, Array]:
+    """The next mean, scale and parameter of the t-family; AdaBelief's scale is that of the deviation."""
+    mean = shift(mean, residual(gradient, mean, valid), rate)
+    seen = residual(gradient, mean, valid) if belief else where(valid, gradient, 0.0)
+    scale = gaussian(scale, square(seen), scale_rate, floor)
+    return mean, scale, t_descend(parameter, mean, scale, step_size, correction, eps)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from adaterm import equations
 from adaterm.equations import Array, trigamma
 from adaterm.options import Number, is_number, require, require_bools, require_choice, require_number
 
@@ -42,11 +43,11 @@ class Weights(NamedTuple):
 
     valid: Array
     rate: Array
-    scale_rate: Array = 0.0
+    scale_rate: Array
     distance: Array = 0.0
     dof: Array = 0.0
     weight: Array = 0.0
-    correction: Array = None
+    memory: Array = 0.0
 
 
 def _is_dof(value: Any) -> bool:
@@ -113,25 +114,19 @@ class AdaTermRule:
 
     def weigh(self, lib: Any, distance: Array, scalars: Scalars, size: Size) -> tuple[Weights, Scalars, Statistics]:
         """Rates, the next per-tensor state, and what to report."""
+        rate, scale_rate, dof, weight, excess, memory, trust, reported = lib.adaterm_weigh(
+            distance,
+            scalars.get("excess_dof", 0.0),
+            scalars.get("bias_correction", 0.0),
+            self.beta,
+            self.eps,
+            self.min_dof,
+            *self.weigh_flags,
+        )
         valid = distance < inf
-        new = dict(scalars)
-        if self.robust:
-            weight, bound, dof, excess = lib.weigh(distance, scalars["excess_dof"], self.beta, self.eps, self.min_dof)
-            if self.adaptive_dof:
-                new["excess_dof"] = excess
-            statistics = Statistics(distance, weight / bound, self.min_dof + new["excess_dof"])
-            rate = (1.0 - self.beta) * statistics.trust
-            weights = Weights(valid, rate, distance=lib.where(valid, distance, 0.0), dof=dof, weight=weight)
-            if self.scale_update == "analytic":
-                weights = weights._replace(scale_rate=lib.granted(1.0 - self.beta, distance) / bound)
-        else:
-            statistics = Statistics(distance, lib.granted(1.0, distance), lib.where(valid, distance + inf, inf))
-            weights = Weights(valid, rate=lib.granted(1.0 - self.beta, distance))
-        if self.adaptive_bias_correction:
-            correction = lib.shift(scalars["bias_correction"], 1.0 - scalars["bias_correction"], weights.rate)
-            new["bias_correction"] = correction
-            weights = weights._replace(correction=lib.where(correction > 0.0, correction, 1.0))
-        return weights, new, statistics
+        new = {"excess_dof": excess, "bias_correction": memory}
+        weights = Weights(valid, rate, scale_rate, lib.where(valid, distance, 0.0), dof, weight, memory)
+        return weights, {name: new[name] for name in scalars}, Statistics(distance, trust, reported)
 
     def move(
         self,
@@ -145,17 +140,20 @@ class AdaTermRule:
         step: Number,
     ) -> tuple[Array, Array, Array]:
         """The next mean, scale and parameter."""
-        floor = self.eps**2
-        rest = lib.residual(gradient, mean, weights.valid)
-        mean = lib.shift(mean, rest, weights.rate)
-        if not self.robust:
-            scale = lib.gaussian(scale, lib.square(rest), weights.rate, floor)
-        elif self.scale_update == "projected":
-            scale = lib.projected(scale, lib.square(rest), weights.rate, weights.distance, weights.dof, floor)
-        else:
-            scale = lib.analytic(scale, lib.square(rest), weights.scale_rate, weights.weight, floor)
-        correction = 1.0 - self.beta**step if weights.correction is None else weights.correction
-        return mean, scale, lib.descend(parameter, mean, scale, lr / correction**0.5, self.uncentered)
+        *numbers, memory = weights
+        step_size = equations.adaterm_step_size(lr, step, memory, self.beta, self.adaptive_bias_correction)
+        tensors = (gradient, mean, scale, parameter)
+        return lib.adaterm_move(*tensors, *numbers, step_size, self.eps**2, *self.move_flags)  # type: ignore[no-any-return]
+
+    @property
+    def weigh_flags(self) -> tuple[bool, bool, bool, bool]:
+        """The options that decide how to weigh: the last arguments of `adaterm_weigh`."""
+        return self.robust, self.adaptive_dof, self.scale_update == "analytic", self.adaptive_bias_correction
+
+    @property
+    def move_flags(self) -> tuple[bool, bool, bool]:
+        """The options that decide how to move: the last arguments of `adaterm_move`."""
+        return self.robust, self.scale_update == "analytic", self.uncentered
 
 
 @dataclass(frozen=True)
@@ -214,24 +212,19 @@ class TRule:
 
     def weigh(self, lib: Any, distance: Array, scalars: Scalars, size: Size) -> tuple[Weights, Scalars, Statistics]:
         """Rates, the next per-tensor state (none is kept `as_published`), and what to report."""
-        valid = distance < inf
-        beta1, beta2 = self.betas
-        scale_rate = lib.granted(1.0 - beta2, distance)
-        if not self.robust:
-            statistics = Statistics(distance, lib.granted(1.0, distance), lib.where(valid, distance + inf, inf))
-            return Weights(valid, lib.granted(1.0 - beta1, distance), scale_rate), {}, statistics
-        new = dict(scalars)
-        dof: Array = self.dof
-        if self.beta_dof is not None:
-            average, variance = scalars["log_distance_avg"], scalars["log_distance_var"]
-            log_distance = lib.log(size.count * distance + self.eps)
-            next_average, next_variance = lib.spread(log_distance, average, variance, self.beta_dof)
-            new["log_distance_avg"] = lib.where(valid, next_average, average)
-            new["log_distance_var"] = lib.where(valid, next_variance, variance)
-            dof = lib.dof_of_spread(new["log_distance_var"], size.trigamma, self.eps)
-        trust, rate, new["weight_sum"] = lib.t_weigh(distance, scalars["weight_sum"], dof, beta1)
-        statistics = Statistics(size.count * distance, trust, lib.where(valid, 0.0 * distance, 0.0) + size.count * dof)
-        return Weights(valid, rate, scale_rate), scalars if self.as_published else new, statistics
+        rate, scale_rate, *new, total, trust, reported = lib.t_family_weigh(
+            distance,
+            *size,
+            *(scalars.get(name, 0.0) for name in self.all_scalar_names),
+            *self.betas,
+            self.eps,
+            self.dof,
+            self.beta_dof or 0.0,
+            *self.weigh_flags,
+        )
+        known = dict(zip(self.all_scalar_names, new, strict=True))
+        weights = Weights(distance < inf, rate, scale_rate)
+        return weights, {name: known[name] for name in scalars}, Statistics(total, trust, reported)
 
     def move(
         self,
@@ -246,11 +239,20 @@ class TRule:
     ) -> tuple[Array, Array, Array]:
         """The next mean, scale and parameter."""
         beta1, beta2 = self.betas
-        mean = lib.shift(mean, lib.residual(gradient, mean, weights.valid), weights.rate)
-        seen = lib.residual(gradient, mean, weights.valid) if self.belief else lib.where(weights.valid, gradient, 0.0)
         floor = self.eps / (1.0 - beta2) if self.belief else 0.0
-        scale = lib.gaussian(scale, lib.square(seen), weights.scale_rate, floor)
-        return mean, scale, lib.t_descend(parameter, mean, scale, lr / (1.0 - beta1**step), 1.0 - beta2**step, self.eps)
+        step_size, correction = lr / (1.0 - beta1**step), 1.0 - beta2**step
+        tensors, rates = (gradient, mean, scale, parameter), weights[:3]
+        return lib.t_family_move(*tensors, *rates, step_size, correction, floor, self.eps, *self.move_flags)  # type: ignore[no-any-return]
+
+    @property
+    def weigh_flags(self) -> tuple[bool, bool, bool]:
+        """The options that decide how to weigh: the last arguments of `t_family_weigh`."""
+        return self.robust, self.beta_dof is not None, not self.as_published
+
+    @property
+    def move_flags(self) -> tuple[bool]:
+        """The options that decide how to move: the last arguments of `t_family_move`."""
+        return (self.belief,)
 
 
 Rule = AdaTermRule | TRule
