@@ -25,7 +25,8 @@ RULES = {**METHODS, **COMBINED}
 """The methods, and options of theirs combined."""
 
 OPTIMIZERS = ["AdaTerm", "TAdam", "AtAdam", "TAdaBelief", "AtAdaBelief", "AdaBelief"]
-ENGINES = {"reference": {"foreach": False}, "foreach": {"foreach": True}}
+ENGINES = {"reference": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+"""On a CPU; test_gpu has the kernels for GPUs."""
 
 ENGINE_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """How far an engine may be from the reference engine, relative to the largest entry; half precisions to a rounding."""

@@ -1,7 +1,14 @@
 import os
 
+import pytest
 import torch
 
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels then run on a CPU
 
 torch.set_num_threads(1)  # the tensors are small, and threads would only wait for each other
+
+
+@pytest.fixture(autouse=True)
+def _kernels_of_the_device(request, monkeypatch):
+    """On a CPU the fused engine is the CPU's, but for the tests of the GPU's kernels, which run in the interpreter."""
+    monkeypatch.setattr("adaterm.engines.gpu.interpreted", request.module.__name__ == "test_gpu")

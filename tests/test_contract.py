@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import adaterm
-from adaterm.engines import foreach, gpu, reference
+from adaterm.engines import cpu, foreach, fused, gpu, reference
 from adaterm.optimizer import _engine
 from adaterm.options import Common
 
@@ -162,7 +162,7 @@ def test_schedulers_of_schedulers(name):
 def test_a_tensor_learning_rate_equals_a_number(name, engine, shape):
     numbers, tensors = parameters(dtype=torch.float64), parameters(dtype=torch.float64)
     lr = torch.full(shape, 0.5)
-    flags = ENGINES[engine] | {"capturable": ENGINES[engine]["foreach"]}
+    flags = ENGINES[engine] | {"capturable": engine == "foreach"}
     optimizers = build(name, numbers, lr=0.5, **flags), build(name, tensors, lr=lr, **flags)
     for optimizer, params in zip(optimizers, (numbers, tensors), strict=True):
         train(optimizer, params, 5)
@@ -280,24 +280,26 @@ def test_half_precision_parameters_have_float32_state(rule, engine, dtype):
     assert {value.dtype for p in params for value in optimizer.state[p].values()} == {torch.float32}
 
 
-def test_the_default_engine_is_the_one_torch_would_choose_or_better(monkeypatch):
+def test_the_default_engine_is_the_best_there_is(monkeypatch):
     params = parameters()
-    on_accelerator = [SimpleNamespace(is_cuda=True, dtype=torch.float32, device=torch.device("cuda"))]
+    on_accelerator = [SimpleNamespace(is_cuda=True, is_cpu=False, dtype=torch.float32, device=torch.device("cuda"))]
     tensor_lr = {"lr": torch.tensor(1.0)}
-    assert _engine(params, Common()) is reference
+    assert _engine(params, Common()) is fused
     assert _engine(params, Common(foreach=True)) is foreach
-    assert _engine(params, Common(fused=True)) is gpu
-    assert _engine(on_accelerator, Common()) is gpu
+    assert _engine(params, Common(foreach=False)) is reference
+    assert _engine(params, Common(fused=False)) is reference
+    assert _engine(params, Common(differentiable=True)) is reference
+    assert _engine(on_accelerator, Common()) is fused
     assert _engine(on_accelerator, Common(foreach=False)) is reference
-    assert _engine(on_accelerator, Common(fused=True, capturable=True)) is gpu
+    assert _engine(on_accelerator, Common(fused=True, capturable=True)) is fused
     monkeypatch.setattr(gpu, "available", False)
+    monkeypatch.setattr(cpu, "available", False)
+    assert _engine(params, Common()) is reference
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
     assert _engine(params, Common()) is foreach
-    assert _engine(params, Common(foreach=False)) is reference
-    assert _engine(params, Common(differentiable=True)) is reference
     assert _engine(params, Common(**tensor_lr)) is reference
     assert _engine(params, Common(**tensor_lr, capturable=True)) is foreach
-    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu; it needs triton"):
+    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu.*it needs numba"):
         _engine(params, Common(fused=True))
 
 

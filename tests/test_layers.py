@@ -12,11 +12,13 @@ from adaterm import PAPER
 
 SOURCES = Path(adaterm.__file__).parent
 LAYERS = [
-    {"equations", "options"},
+    {"equations", "options", "rounding"},
     {"binding", "rules"},
     {"engines.job"},
-    {"engines.reference", "engines.foreach", "engines.kernels"},
-    {"engines.gpu"},
+    {"engines.reference", "engines.foreach", "engines.table"},
+    {"engines.kernels", "engines.loops"},
+    {"engines.gpu", "engines.cpu"},
+    {"engines.fused"},
     {"engines"},
     {"optimizer"},
     {"methods", "diagnostics"},

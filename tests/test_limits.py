@@ -123,7 +123,7 @@ def test_empty_tensors_are_left_alone(rule, engine):
     assert optimizer.state[full]["step"] == 3
 
 
-@every_engine
+@pytest.mark.parametrize("engine", ["reference", "foreach"])
 @every_rule
 def test_a_complex_tensor_is_a_tensor_of_pairs(rule, engine):
     generator = torch.Generator().manual_seed(0)

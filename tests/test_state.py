@@ -2,6 +2,7 @@
 
 import copy
 import io
+from itertools import permutations
 from math import inf
 
 import pytest
@@ -48,14 +49,14 @@ def test_training_goes_on_after_a_round_trip(rule, dtype):
 
 
 @pytest.mark.parametrize("capturable", [False, True])
-@pytest.mark.parametrize("first", ENGINES)
-def test_engines_read_each_other(first, capturable):
+@pytest.mark.parametrize(("first", "second"), permutations(ENGINES, 2))
+def test_engines_read_each_other(first, second, capturable):
     params = parameters(dtype=torch.float64)
     optimizer = adaterm.AdaTerm(params, **ENGINES[first])
     train(optimizer, params, 6)
     twins = copies(params)
     state_dict = saved_and_loaded(optimizer.state_dict())
-    state_dict["param_groups"][0] |= {"foreach": not ENGINES[first]["foreach"], "capturable": capturable}
+    state_dict["param_groups"][0] |= {"foreach": None, "fused": None, "capturable": capturable, **ENGINES[second]}
     other = adaterm.AdaTerm(twins)
     other.load_state_dict(state_dict)
     for tested, tensors in ((optimizer, params), (other, twins)):

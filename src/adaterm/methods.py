@@ -37,8 +37,10 @@ class AdaTerm(RobustOptimizer):
         init_scale: "eps" for the paper's slow start, or "gradient" to begin with the first gradient's mean square.
         decoupled_weight_decay: decay the parameters themselves, as AdamW does.
         maximize: ascend.
+        stochastic_rounding: round bfloat16 parameters up or down by chance, so that updates too small for plain
+            rounding are not lost. Other precisions, and the state, are not touched by it.
         foreach: run over lists of tensors; None chooses, as torch does, on an accelerator.
-        fused: None or False; there are no fused kernels yet.
+        fused: run in fused kernels: Triton's on a GPU, Numba's on a CPU. None chooses them where they can be had.
         capturable: keep the step count on the device, so that a CUDA graph can capture the step.
         differentiable: let autograd through the step, which then wants parameters that are not leaves.
     """
@@ -62,6 +64,7 @@ class AdaTerm(RobustOptimizer):
         init_scale: str = "eps",
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        stochastic_rounding: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -92,6 +95,7 @@ class TAdam(RobustOptimizer):
         as_published: bool = False,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        stochastic_rounding: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -123,6 +127,7 @@ class AtAdam(RobustOptimizer):
         as_published: bool = False,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        stochastic_rounding: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -149,6 +154,7 @@ class TAdaBelief(RobustOptimizer):
         as_published: bool = False,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        stochastic_rounding: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -176,6 +182,7 @@ class AtAdaBelief(RobustOptimizer):
         as_published: bool = False,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        stochastic_rounding: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -200,6 +207,7 @@ class AdaBelief(RobustOptimizer):
         *,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        stochastic_rounding: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,

@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import is_
 from types import ModuleType
 from typing import Any, ClassVar, cast, overload
 
@@ -15,7 +16,7 @@ from torch.optim.optimizer import (
     _default_to_fused_or_foreach,
 )
 
-from adaterm.engines import foreach, gpu, reference
+from adaterm.engines import foreach, fused, gpu, reference
 from adaterm.engines.job import Job, Report, effective_gradient
 from adaterm.options import Common, option_names
 from adaterm.rules import Rule, Size, Statistics
@@ -32,12 +33,31 @@ class _Exact:
     tensor: Tensor
 
 
+@dataclass
+class _Known:
+    """A job of a fused engine, and what it was made from: as long as that is the same, it can be done again."""
+
+    job: Job
+    stepped: list[Tensor]
+    settings: list[Any]
+    params: list[Tensor]
+    given: list[bool]  # whether each has a gradient
+    used: list[bool]
+    types: list[torch.dtype]
+    entries: list[dict[str, Any]]
+    state: list[Any]
+    held: list[Tensor]
+    addresses: list[int]
+
+
 class _LastStep:
-    """Holds what a step leaves: reports, which torch.compile would lose as the optimizer's attribute, and scratch."""
+    """What a step leaves: reports, which torch.compile would lose as the optimizer's attribute, and jobs to repeat."""
 
     def __init__(self) -> None:
         self.reports: list[_GroupReport] = []
-        self.scratch: dict[Any, Any] = {}
+        self.entries: list[Any] = []
+        self.known: dict[int, _Known] = {}
+        self.kept: list[Any] = []
 
 
 class RobustOptimizer(Optimizer):
@@ -59,6 +79,7 @@ class RobustOptimizer(Optimizer):
         self._last = _LastStep()
         self._checked(self.defaults)
         super().__init__(params, self.defaults)
+        self._settings = [name for name in self.defaults if name != "lr"]
         self._step_supports_amp_scaling = bool(self.defaults["fused"])
 
     def _checked(self, group: dict[str, Any]) -> tuple[Rule, Common]:
@@ -83,12 +104,10 @@ class RobustOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        plans = [(group, *self._planned(group)) for group in self.param_groups]
-        reports = []
-        for group, rule, options, engine in plans:
-            with torch.set_grad_enabled(options.differentiable):
-                reports.append(self._step_group(group, rule, options, engine))
-        self._last.reports = reports
+        if self._last.known and not _same(list(self.state.values()), self._last.entries):
+            self._last.known.clear()
+        plans = [self._recalled(index, group) or self._planned(group) for index, group in enumerate(self.param_groups)]
+        self._last.reports = [self._step_group(index, plan) for index, plan in enumerate(plans)]
         return loss
 
     def _planned(self, group: dict[str, Any]) -> tuple[Rule, Common, ModuleType]:
@@ -98,13 +117,70 @@ class RobustOptimizer(Optimizer):
         _refuse_unsupported(self, stepped)
         return rule, options, _engine(stepped, options)
 
-    def _step_group(self, group: dict[str, Any], rule: Rule, options: Common, engine: ModuleType) -> _GroupReport:
+    def _step_group(self, index: int, plan: "tuple[Rule, Common, ModuleType] | _Known") -> _GroupReport:
+        if isinstance(plan, _Known):
+            return plan.stepped, _run(fused, plan.job)
+        group, (rule, options, engine) = self.param_groups[index], plan
+        stepped, job = self._job(group, rule, options)
+        if engine is fused:
+            self._remember(index, group, stepped, job)
+        reports = _run(engine, job)
+        if options.differentiable:
+            self._replace_state(stepped, job)
+        return stepped, reports
+
+    def _remember(self, index: int, group: dict[str, Any], stepped: list[Tensor], job: Job) -> None:
+        """Keep the job of a fused engine, to do it again."""
+        settings, members = [group[name] for name in self._settings], {id(parameter) for parameter in stepped}
+        if any(isinstance(value, list) for value in settings):  # a list may change and yet be the same
+            return
+        entries = [self.state[parameter] for parameter in stepped]
+        self._last.entries = list(self.state.values())
+        self._last.known[index] = _Known(
+            job,
+            stepped,
+            settings=settings,
+            params=list(group["params"]),
+            given=[parameter.grad is not None for parameter in group["params"]],
+            used=[id(parameter) in members for parameter in group["params"]],
+            types=[grad.dtype for grad in job.grads],
+            entries=entries,
+            state=_values(entries),
+            held=job.held(),
+            addresses=_addresses(job.held()),
+        )
+
+    def _recalled(self, index: int, group: dict[str, Any]) -> _Known | None:
+        """The group's last job with new gradients, if parameters, state and options are what they were."""
+        known = self._last.known.get(index)
+        if known is None or torch.compiler.is_compiling():
+            return None
+        job, lr = known.job, group["lr"]
+        grads = [parameter.grad for parameter in group["params"]]
+        present = [grad for grad, used in zip(grads, known.used, strict=False) if used and grad is not None]
+        if not (
+            _same([group[name] for name in self._settings], known.settings)
+            and isinstance(lr, Tensor) is isinstance(job.options.lr, Tensor)
+            and _same(group["params"], known.params)
+            and [grad is not None for grad in grads] == known.given
+            and [grad.dtype for grad in present] == known.types
+            and all(grad.layout is torch.strided for grad in present)
+            and _same(_values(known.entries), known.state)
+            and _addresses(known.held) == known.addresses
+        ):
+            return None
+        job.grads = present
+        job.grad_scale, job.found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if lr is not job.options.lr:
+            job.options = replace(job.options, lr=lr)
+        return known
+
+    def _job(self, group: dict[str, Any], rule: Rule, options: Common) -> tuple[list[Tensor], Job]:
+        """The parameters that take part in a step of this group, and the job to do with them."""
         params: list[Tensor] = []
         grads: list[Tensor] = []
         state: list[list[Tensor]] = [[] for _ in (*_TENSORS, *rule.scalar_names)]
         self._init_group(group, params, grads, *state)
-        if not params:
-            return params, []
         steps, means, scales, *scalars = state
         lists = [params, grads, means, scales]
         if any(parameter.is_complex() for parameter in params):
@@ -118,14 +194,12 @@ class RobustOptimizer(Optimizer):
             means=lists[2],
             scales=lists[3],
             scalars=dict(zip(rule.scalar_names, scalars, strict=True)),
-            scratch=self._last.scratch,
+            positions=list(range(len(params))),
+            kept=self._last.kept,
             grad_scale=getattr(self, "grad_scale", None),
             found_inf=getattr(self, "found_inf", None),
         )
-        reports = engine.run(job)
-        if options.differentiable:
-            self._replace_state(params, job)
-        return params, reports
+        return params, job
 
     def _replace_state(self, params: list[Tensor], job: Job) -> None:
         """Put the tensors that a differentiable step made, and that carry its graph, into the state."""
@@ -152,7 +226,7 @@ class RobustOptimizer(Optimizer):
                 _complete(entry, names, rule, options, parameter)
             step = entry["step"]
             misplaced = step.is_cpu != parameter.is_cpu or step.dtype != torch.float32
-            if misplaced and _engine([parameter], options) is gpu:
+            if misplaced and _engine([parameter], options) is fused:
                 entry["step"] = step.to(parameter.device, torch.float32)
             if parameter.numel() == 0:
                 continue
@@ -169,7 +243,7 @@ class RobustOptimizer(Optimizer):
         found: dict[Tensor, Statistics] = {}
         for params, reports in self._last.reports:
             for indices, statistics in reports:
-                columns = [column.detach().reshape(-1).unbind() for column in statistics]
+                columns = [column.detach().clone().reshape(-1).unbind() for column in statistics]
                 for index, values in zip(indices, zip(*columns, strict=True), strict=True):
                     found[params[index]] = Statistics(*values)
         return found
@@ -186,6 +260,7 @@ class RobustOptimizer(Optimizer):
         super().__setstate__(state)
         self._last = _LastStep()
         self.defaults = self._signature | self.defaults
+        self._settings = [name for name in self.defaults if name != "lr"]
         self._step_supports_amp_scaling = bool(self.defaults["fused"])
         for group in self.param_groups:
             for name, value in self._signature.items():
@@ -197,6 +272,28 @@ class RobustOptimizer(Optimizer):
                         entry[name] = _restored(value.tensor, parameter)
                 if entry and not isinstance(entry["step"], Tensor):
                     entry["step"] = _step_count(float(entry["step"]), parameter, group["capturable"])
+
+
+def _run(engine: ModuleType, job: Job) -> list[Report]:
+    if not job.params:
+        return []
+    with torch.set_grad_enabled(job.options.differentiable):
+        reports: list[Report] = engine.run(job)
+    if engine is fused:
+        job.grads = []  # a job that is kept must not keep gradients alive
+    return reports
+
+
+def _same(found: list[Any], known: list[Any]) -> bool:
+    return len(found) == len(known) and all(map(is_, found, known))
+
+
+def _values(entries: list[dict[str, Any]]) -> list[Any]:
+    return [value for entry in entries for value in entry.values()]
+
+
+def _addresses(tensors: list[Tensor]) -> list[int]:
+    return list(map(Tensor.data_ptr, tensors))
 
 
 def _protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
@@ -260,7 +357,7 @@ def _initial_state(rule: Rule, options: Common, parameter: Tensor) -> dict[str, 
         reals.copy_(torch.where(power.isfinite(), power, 0.0).clamp_min(rule.initial_scale))
     scalars = rule.initial_scalars(Size.of(reals))
     return {
-        "step": _step_count(0.0, parameter, options.capturable or _engine([parameter], options) is gpu),
+        "step": _step_count(0.0, parameter, options.capturable or _engine([parameter], options) is fused),
         "exp_avg": mean,
         "exp_scale": scale,
         **{name: torch.full((), value, dtype=reals.dtype, device=parameter.device) for name, value in scalars.items()},
@@ -293,24 +390,15 @@ def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor]) -> None:
 def _engine(params: list[Tensor], options: Common) -> ModuleType:
     """The engine that the options ask for, or else the best there is for these parameters."""
     plain = not (options.differentiable or torch.compiler.is_compiling())
-    fits = plain and bool(params) and all(gpu.supports(parameter) for parameter in params)
+    fits = plain and bool(params) and all(map(fused.supports, params))
     if options.fused and plain and params:
-        _require_fused(params, fits)
-        return gpu
+        if not fits:
+            fused.refuse(params)
+        return fused
     if options.foreach is not None:
         return foreach if options.foreach else reference
-    if options.fused is None and fits and params[0].is_cuda and not options.capturable:
-        return gpu
+    if options.fused is None and fits and not gpu.interpreted:
+        return fused
     if isinstance(options.lr, Tensor) and not options.capturable:
         return reference
     return foreach if _default_to_fused_or_foreach(params, options.differentiable)[1] else reference
-
-
-def _require_fused(params: list[Tensor], fits: bool) -> None:
-    if not fits:
-        kinds = ", ".join(sorted({f"{p.dtype} on {p.device.type}" for p in params if not gpu.supports(p)}))
-        hint = "" if gpu.available else "; it needs triton and a C compiler"
-        raise RuntimeError(
-            "`fused=True` requires all the params to be floating point Tensors of supported devices: "
-            f"['cuda'] but there is {kinds}{hint}"
-        )

@@ -47,6 +47,7 @@ class Common:
     weight_decay: float = 0.0
     decoupled_weight_decay: bool = False
     maximize: bool = False
+    stochastic_rounding: bool = False
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool = False
@@ -62,7 +63,7 @@ class Common:
             lr = self.lr.item() if isinstance(self.lr, Tensor) else self.lr
             require_number("lr", lr, 0.0, inf, "a non-negative number or a 1-element tensor")
         require_number("weight_decay", self.weight_decay, 0.0, inf, "a non-negative number")
-        require_bools(self, "decoupled_weight_decay", "maximize", "capturable", "differentiable")
+        require_bools(self, "decoupled_weight_decay", "maximize", "stochastic_rounding", "capturable", "differentiable")
         for option in ("foreach", "fused"):
             value = getattr(self, option)
             require(value is None or isinstance(value, bool), option, value, "None, True or False")
@@ -70,6 +71,10 @@ class Common:
             raise RuntimeError("`fused` does not support `differentiable`")
         if self.fused and self.foreach:
             raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+        if self.differentiable and self.stochastic_rounding:
+            raise RuntimeError(
+                "stochastic_rounding=True is not possible with differentiable=True: it has no derivative"
+            )
         if self.differentiable and self.foreach:
             raise RuntimeError("foreach=True is not possible with differentiable=True; foreach must be None or False")
 

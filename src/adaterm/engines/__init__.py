@@ -1,9 +1,9 @@
 """The engines: each runs a rule over the tensors of one parameter group, and they alone change state.
 
 An engine is a module with `run(job)`. `reference` follows the equations tensor by tensor and defines what is right;
-`foreach` runs the same equations over lists of tensors; `gpu` runs them fused, in the `kernels`.
+`foreach` runs the same equations over lists of tensors; `fused` runs them in kernels for a `gpu` or a `cpu`.
 """
 
-from adaterm.engines import foreach, gpu, reference
+from adaterm.engines import foreach, fused, reference
 
-__all__ = ["foreach", "gpu", "reference"]
+__all__ = ["foreach", "fused", "reference"]

@@ -17,6 +17,7 @@ from adaterm import equations
 from adaterm.binding import bind
 from adaterm.engines.job import Job, Report
 from adaterm.options import Number
+from adaterm.rounding import rounded
 from adaterm.rules import Size, Statistics
 
 _ALIGNMENT = 16  # elements: every tensor of a flat buffer starts where vectorised loads can
@@ -177,10 +178,18 @@ def _step(job: Job) -> Statistics:
     rule.move(_LISTS, gradients, means, scales, parameters, weights, lr, _step_counts(job))
 
     if not exact:
-        torch._foreach_copy_(job.params, parameters.items)
+        torch._foreach_copy_(job.params, _rounded(job, parameters.items))
     for name, values in job.scalars.items():
         torch._foreach_copy_(values, new_scalars[name].unbind())
     return statistics
+
+
+def _rounded(job: Job, values: list[Tensor]) -> list[Tensor]:
+    """What to store; rounding by chance goes tensor by tensor."""
+    if not (job.options.stochastic_rounding and job.params[0].dtype == torch.bfloat16):
+        return values
+    each = zip(values, job.steps, job.positions, strict=True)
+    return [rounded(value, step.long(), position) for value, step, position in each]
 
 
 def _averages(terms: Tensors, sizes: list[Size]) -> Tensor:

@@ -15,8 +15,9 @@ class Job:
     """Parallel lists over the parameters that have a gradient; complex tensors come as pairs of reals.
 
     An engine changes parameters and state in place; in differentiable mode it puts new tensors into the lists instead.
-    What it wants to keep from step to step goes into `scratch`, which belongs to the optimizer; `grad_scale` and
-    `found_inf` are GradScaler's.
+    A job comes again, with other gradients and perhaps another learning rate, as long as parameters and state are the
+    same tensors at the same addresses: what an engine keeps for that goes into `scratch`. What a captured graph refers
+    to goes into `kept`, which lives as long as the optimizer. `grad_scale` and `found_inf` are GradScaler's.
     """
 
     rule: Rule
@@ -27,7 +28,9 @@ class Job:
     means: list[Tensor]
     scales: list[Tensor]
     scalars: dict[str, list[Tensor]]
-    scratch: dict[Any, Any] = field(default_factory=dict)
+    positions: list[int]  # of the parameters, counted over the optimizer's job: the same in every engine
+    scratch: dict[str, Any] = field(default_factory=dict)
+    kept: list[Any] = field(default_factory=list)
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
     on_host: bool = field(init=False)  # whether step counts may be read without waiting for a device
@@ -39,7 +42,7 @@ class Job:
     def select(self, indices: list[int]) -> "Job":
         """The job for some of the parameters."""
 
-        def chosen(tensors: list[Tensor]) -> list[Tensor]:
+        def chosen(tensors: list[Any]) -> list[Any]:
             return [tensors[index] for index in indices]
 
         return Job(
@@ -51,10 +54,16 @@ class Job:
             means=chosen(self.means),
             scales=chosen(self.scales),
             scalars={name: chosen(tensors) for name, tensors in self.scalars.items()},
-            scratch=self.scratch,
+            positions=chosen(self.positions),
+            kept=self.kept,
             grad_scale=self.grad_scale,
             found_inf=self.found_inf,
         )
+
+    def held(self) -> list[Tensor]:
+        """The tensors that stay from step to step: parameters and state."""
+        columns = (self.params, self.means, self.scales, self.steps, *self.scalars.values())
+        return [tensor for column in columns for tensor in column]
 
     def lr_on(self, device: torch.device) -> Number:
         """The learning rate: a number, or a 0-dim tensor if reading that would wait for a device or break a graph."""
@@ -75,7 +84,7 @@ class Report(NamedTuple):
     """The statistics of these parameters' last step: 0-dim tensors for one, stacked vectors for several."""
 
     indices: list[int]
-    statistics: Statistics
+    statistics: Statistics | Tensor  # a tensor has distance, trust and dof as its rows
 
 
 def effective_gradient(gradient: Tensor, parameter: Tensor, options: Common) -> Tensor:

@@ -8,22 +8,22 @@ import triton
 import triton.language as tl
 
 from adaterm import equations
+from adaterm.engines import table as layout
+from adaterm.rounding import noise
 
 TYPES = {getattr(torch, name): getattr(tl, name) for name in ("float32", "float64", "bfloat16", "float16")}
 CHUNK = tl.constexpr(8192)  # elements of a program; a power of two
 BLOCK = tl.constexpr(4096)  # elements at a time
 PARTS = tl.constexpr(1024)  # partial sums at a time
 
-# The table: numbers for all tensors, as the bits of float64, and then a row for each tensor.
-HEAD = tl.constexpr(8)
-LR, BETA1, BETA2, EPS, DOF, BETA_DOF, DECAY, SIGN = (tl.constexpr(column) for column in range(8))
-ROW = tl.constexpr(11)
-PARAMETER, GRADIENT, MEAN, SCALE, STEP, FIRST_SCALAR, SECOND_SCALAR, THIRD_SCALAR, SIZE, TRIGAMMA, CHUNKS_BEFORE = (
-    tl.constexpr(column) for column in range(11)
-)
+HEAD, ROW = tl.constexpr(layout.HEAD), tl.constexpr(layout.ROW)
+LR, BETA1, BETA2, EPS, DOF, BETA_DOF, DECAY, SIGN = (tl.constexpr(column) for column in range(layout.HEAD))
+PARAMETER, GRADIENT, MEAN, SCALE, STEP, FIRST_SCALAR, SECOND_SCALAR, THIRD_SCALAR = map(tl.constexpr, range(8))
+SIZE, TRIGAMMA, CHUNKS_BEFORE, POSITION = map(tl.constexpr, range(8, layout.ROW))
 # What weighing a tensor leaves for moving it.
 COEFFICIENTS = tl.constexpr(8)
-VALID, RATE, SCALE_RATE, DISTANCE, TENSOR_DOF, WEIGHT, STEP_SIZE, CORRECTION = (tl.constexpr(c) for c in range(8))
+VALID, RATE, SCALE_RATE, DISTANCE, TENSOR_DOF, WEIGHT, STEP_SIZE, CORRECTION = map(tl.constexpr, range(8))
+INF, NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
 
 
 # Primitives are functions of ours, not aliases of Triton's: its interpreter replaces `tl.where` and the like in place.
@@ -45,6 +45,11 @@ def _square(value):
 
 
 @triton.jit
+def _power(base, exponent):
+    return tl.exp(exponent * tl.log(base))
+
+
+@triton.jit
 def _at_least(value, bound):
     exact = bound * (value == value).to(value.dtype)  # a bare number would be rounded to a float32
     return tl.maximum(value, exact, propagate_nan=tl.PropagateNan.ALL)
@@ -62,7 +67,7 @@ def _compiled_equations() -> dict[str, Any]:
     """The equations as functions that a kernel can call; an option that is a bool is decided when it is compiled."""
     constants = {"inf": float("inf"), "TINY": equations.TINY, "LARGEST_DOF_WEIGHT": equations.LARGEST_DOF_WEIGHT}
     scope: dict[str, Any] = {name: tl.constexpr(value) for name, value in constants.items()}
-    scope |= {"square": _square, "at_least": _at_least, "where": where, "log": log, "sqrt": _sqrt}
+    scope |= {"square": _square, "power": _power, "at_least": _at_least, "where": where, "log": log, "sqrt": _sqrt}
     scope |= {"Array": tl.constexpr(None), "bool": tl.constexpr, "tl": tl, "__name__": __name__}
     for name, function in vars(equations).items():
         if isinstance(function, FunctionType) and name not in scope:
@@ -71,15 +76,19 @@ def _compiled_equations() -> dict[str, Any]:
 
 
 _EQUATIONS = _compiled_equations()
-weigh, granted, shift, surprise, residual = (
-    _EQUATIONS[name] for name in ("weigh", "granted", "shift", "surprise", "residual")
+adaterm_weigh, adaterm_step_size, adaterm_move, t_family_weigh, t_family_move, surprise, shift = (
+    _EQUATIONS[name]
+    for name in (
+        "adaterm_weigh",
+        "adaterm_step_size",
+        "adaterm_move",
+        "t_family_weigh",
+        "t_family_move",
+        "surprise",
+        "shift",
+    )
 )
-projected, analytic, gaussian, descend = (_EQUATIONS[name] for name in ("projected", "analytic", "gaussian", "descend"))
-spread, dof_of_spread, t_weigh, t_descend = (
-    _EQUATIONS[name] for name in ("spread", "dof_of_spread", "t_weigh", "t_descend")
-)
-INF = tl.constexpr(float("inf"))
-TINY = tl.constexpr(equations.TINY)
+_noise = triton.jit(noise)
 
 
 @triton.jit
@@ -96,6 +105,20 @@ def _tensor(row, column, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def _scalar(row, column, S: tl.constexpr, PRESENT: tl.constexpr):
+    if PRESENT:
+        return tl.load(_tensor(row, column, S, False)).to(tl.float64)
+    else:
+        return tl.full((), 0.0, tl.float64)
+
+
+@triton.jit
+def _keep(row, column, value, S: tl.constexpr, PRESENT: tl.constexpr):
+    if PRESENT:
+        tl.store(_tensor(row, column, S, False), value.to(S))
+
+
+@triton.jit
 def _values(pointer, offsets, size, other, FULL: tl.constexpr, S: tl.constexpr):
     if FULL:
         return tl.load(pointer + offsets).to(S)
@@ -109,6 +132,14 @@ def _store(pointer, offsets, size, values, FULL: tl.constexpr):
         tl.store(pointer + offsets, values.to(pointer.dtype.element_ty))
     else:
         tl.store(pointer + offsets, values.to(pointer.dtype.element_ty), mask=offsets < size)
+
+
+@triton.jit
+def _rounded(values, offsets, step, position):
+    """Values that bfloat16 can hold, above or below by chance; what is not finite stays."""
+    bits = values.to(tl.int32, bitcast=True)
+    moved = (bits + _noise(offsets, step, position).to(tl.int32)) & -65536
+    return tl.where(tl.abs(values) < INF, moved.to(tl.float32, bitcast=True), values)
 
 
 @triton.jit
@@ -157,109 +188,13 @@ def _part(
     return tl.sum(total)
 
 
-@triton.jit
-def _weigh_adaterm(
-    row,
-    distance,
-    step,
-    table,
-    lr,
-    coefficients,
-    ROBUST: tl.constexpr,
-    ADAPTIVE: tl.constexpr,
-    ADABIAS: tl.constexpr,
-    S: tl.constexpr,
-):
-    beta = _number(table, BETA1)
-    eps = _number(table, EPS)
-    min_dof = _number(table, DOF)
-    if ROBUST:
-        pointer = _tensor(row, FIRST_SCALAR, S, False)
-        excess = tl.load(pointer).to(tl.float64)
-        weight, bound, dof, following = weigh(distance, excess, beta, eps, min_dof)
-        trust = weight / bound
-        tl.store(coefficients + SCALE_RATE, (granted(1.0 - beta, distance) / bound).to(S))
-        tl.store(coefficients + TENSOR_DOF, dof.to(S))
-        tl.store(coefficients + WEIGHT, weight.to(S))
-        if ADAPTIVE:
-            tl.store(pointer, following.to(S))
-            excess = following
-        reported = min_dof + excess
-    else:
-        trust = granted(1.0, distance)
-        reported = where(distance < INF, distance + INF, INF)
-    rate = (1.0 - beta) * trust
-    if ADABIAS:
-        pointer = _tensor(row, SECOND_SCALAR, S, False)
-        correction = tl.load(pointer).to(tl.float64)
-        correction = shift(correction, 1.0 - correction, rate)
-        tl.store(pointer, correction.to(S))
-        correction = tl.maximum(correction, TINY)
-    else:
-        correction = 1.0 - tl.exp(step * log(beta))
-    tl.store(coefficients + RATE, rate.to(S))
-    tl.store(coefficients + STEP_SIZE, (lr / _sqrt(correction)).to(S))
-    return distance, trust, reported
-
-
-@triton.jit
-def _weigh_t(
-    row,
-    distance,
-    size,
-    step,
-    table,
-    lr,
-    coefficients,
-    ROBUST: tl.constexpr,
-    ADAPTIVE: tl.constexpr,
-    KEEP: tl.constexpr,
-    S: tl.constexpr,
-):
-    beta = _number(table, BETA1)
-    beta2 = _number(table, BETA2)
-    eps = _number(table, EPS)
-    if ROBUST:
-        dof = _number(table, DOF)
-        if ADAPTIVE:
-            average_pointer = _tensor(row, SECOND_SCALAR, S, False)
-            variance_pointer = _tensor(row, THIRD_SCALAR, S, False)
-            average = tl.load(average_pointer).to(tl.float64)
-            variance = tl.load(variance_pointer).to(tl.float64)
-            next_average, next_variance = spread(
-                log(size * distance + eps), average, variance, _number(table, BETA_DOF)
-            )
-            average = where(distance < INF, next_average, average)
-            variance = where(distance < INF, next_variance, variance)
-            dof = dof_of_spread(variance, _number(row, TRIGAMMA), eps)
-            if KEEP:
-                tl.store(average_pointer, average.to(S))
-                tl.store(variance_pointer, variance.to(S))
-        pointer = _tensor(row, FIRST_SCALAR, S, False)
-        trust, rate, weight_sum = t_weigh(distance, tl.load(pointer).to(tl.float64), dof, beta)
-        if KEEP:
-            tl.store(pointer, weight_sum.to(S))
-        reported = size * dof
-        distance_reported = size * distance
-    else:
-        trust = granted(1.0, distance)
-        rate = granted(1.0 - beta, distance)
-        reported = where(distance < INF, distance + INF, INF)
-        distance_reported = distance
-    tl.store(coefficients + RATE, rate.to(S))
-    tl.store(coefficients + SCALE_RATE, granted(1.0 - beta2, distance).to(S))
-    tl.store(coefficients + STEP_SIZE, (lr / (1.0 - tl.exp(step * log(beta)))).to(S))
-    tl.store(coefficients + CORRECTION, (1.0 - tl.exp(step * log(beta2))).to(S))
-    return distance_reported, trust, reported
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["tensors", "lr_tensor", "grad_scale", "found_inf"])
 def gauge(
     owners,
     table,
+    coefficients,
     parts,
     counters,
-    coefficients,
     statistics,
     tensors,
     lr_tensor,
@@ -269,27 +204,29 @@ def gauge(
     P: tl.constexpr,
     G: tl.constexpr,
     ALIGNED: tl.constexpr,
-    ADATERM: tl.constexpr,
-    ROBUST: tl.constexpr,
-    ADAPTIVE: tl.constexpr,
-    ADABIAS: tl.constexpr,
-    KEEP: tl.constexpr,
     L2: tl.constexpr,
     LR_TENSOR: tl.constexpr,
     SCALED: tl.constexpr,
     FOUND: tl.constexpr,
+    ADATERM: tl.constexpr,
+    ROBUST: tl.constexpr,
+    ADAPTIVE: tl.constexpr,
+    ANALYTIC: tl.constexpr,
+    ADABIAS: tl.constexpr,
+    KEEP: tl.constexpr,
 ):
     """Gauge one chunk; the program that completes a tensor weighs it."""
+    program = tl.program_id(0)
+    tensor = tl.load(owners + program)
+    row = table + HEAD + tensor * ROW
+    size = tl.load(row + SIZE)
+    first = tl.load(row + CHUNKS_BEFORE)
+    chunks = tl.cdiv(size, CHUNK)
+    start = (program - first) * CHUNK
     live = True
     if FOUND:
         live = tl.load(found_inf) == 0.0
     if live:
-        program = tl.program_id(0)
-        tensor = tl.load(owners + program)
-        row = table + HEAD + tensor * ROW
-        size = tl.load(row + SIZE)
-        first = tl.load(row + CHUNKS_BEFORE)
-        start = (program - first) * CHUNK
         sign = _sign(table, grad_scale, S, SCALED)
         weight_decay = _number(table, DECAY).to(S)
         eps = _number(table, EPS).to(S)
@@ -299,7 +236,6 @@ def gauge(
             part = _part(row, start, size, sign, weight_decay, eps, False, S, P, G, ALIGNED, ADATERM, ROBUST, L2)
         tl.store(parts + program, part)
         tl.debug_barrier()
-        chunks = tl.cdiv(size, CHUNK)
         if tl.atomic_add(counters + tensor, 1) == chunks - 1:
             tl.atomic_xchg(counters + tensor, 0)
             total = tl.zeros((PARTS,), tl.float64)
@@ -311,21 +247,56 @@ def gauge(
             step_pointer = _tensor(row, STEP, tl.float32, False)
             step = tl.load(step_pointer) + 1.0
             tl.store(step_pointer, step)
+            step = step.to(tl.float64)
             lr = tl.load(lr_tensor).to(tl.float64) if LR_TENSOR else _number(table, LR)
+            beta = _number(table, BETA1)
+            exact_eps = _number(table, EPS)
+            dof = _number(table, DOF)
             mine = coefficients + tensor * COEFFICIENTS
+            a = _scalar(row, FIRST_SCALAR, S, ROBUST)
+            b = _scalar(row, SECOND_SCALAR, S, ADABIAS or (ADAPTIVE and not ADATERM))
+            if ADATERM:
+                rate, scale_rate, dof, weight, a, b, trust, reported = adaterm_weigh(
+                    distance, a, b, beta, exact_eps, dof, ROBUST, ADAPTIVE, ANALYTIC, ADABIAS
+                )
+                seen = distance
+                tl.store(mine + STEP_SIZE, adaterm_step_size(lr, step, b, beta, ADABIAS).to(S))
+                tl.store(mine + TENSOR_DOF, dof.to(S))
+                tl.store(mine + WEIGHT, weight.to(S))
+            else:
+                beta2 = _number(table, BETA2)
+                c = _scalar(row, THIRD_SCALAR, S, ADAPTIVE)
+                rate, scale_rate, a, b, c, seen, trust, reported = t_family_weigh(
+                    distance,
+                    count,
+                    _number(row, TRIGAMMA),
+                    a,
+                    b,
+                    c,
+                    beta,
+                    beta2,
+                    exact_eps,
+                    dof,
+                    _number(table, BETA_DOF),
+                    ROBUST,
+                    ADAPTIVE,
+                    KEEP,
+                )
+                _keep(row, THIRD_SCALAR, c, S, ADAPTIVE)
+                tl.store(mine + STEP_SIZE, (lr / (1.0 - _power(beta, step))).to(S))
+                tl.store(mine + CORRECTION, (1.0 - _power(beta2, step)).to(S))
+            _keep(row, FIRST_SCALAR, a, S, ROBUST)
+            _keep(row, SECOND_SCALAR, b, S, ADABIAS or (ADAPTIVE and not ADATERM))
             tl.store(mine + VALID, (distance < INF).to(S))
             tl.store(mine + DISTANCE, where(distance < INF, distance, 0.0).to(S))
-            if ADATERM:
-                seen, trust, dof = _weigh_adaterm(
-                    row, distance, step.to(tl.float64), table, lr, mine, ROBUST, ADAPTIVE, ADABIAS, S
-                )
-            else:
-                seen, trust, dof = _weigh_t(
-                    row, distance, count, step.to(tl.float64), table, lr, mine, ROBUST, ADAPTIVE, KEEP, S
-                )
+            tl.store(mine + RATE, rate.to(S))
+            tl.store(mine + SCALE_RATE, scale_rate.to(S))
             tl.store(statistics + tensor, seen.to(S))
             tl.store(statistics + tensors + tensor, trust.to(S))
-            tl.store(statistics + 2 * tensors + tensor, dof.to(S))
+            tl.store(statistics + 2 * tensors + tensor, reported.to(S))
+    elif start == 0:  # a step that is skipped has no statistics
+        for line in tl.static_range(3):
+            tl.store(statistics + line * tensors + tensor, NAN)
 
 
 @triton.jit
@@ -344,13 +315,14 @@ def _moved(
     P: tl.constexpr,
     G: tl.constexpr,
     ALIGNED: tl.constexpr,
+    L2: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+    STOCHASTIC: tl.constexpr,
     ADATERM: tl.constexpr,
     ROBUST: tl.constexpr,
     ANALYTIC: tl.constexpr,
     UNCENTERED: tl.constexpr,
     BELIEF: tl.constexpr,
-    L2: tl.constexpr,
-    DECOUPLED: tl.constexpr,
 ):
     g_pointer = _tensor(row, GRADIENT, G, ALIGNED)
     m_pointer = _tensor(row, MEAN, S, ALIGNED)
@@ -358,7 +330,12 @@ def _moved(
     p_pointer = _tensor(row, PARAMETER, P, ALIGNED)
     valid = tl.load(mine + VALID) > 0.0
     rate = tl.load(mine + RATE)
+    scale_rate = tl.load(mine + SCALE_RATE)
+    distance = tl.load(mine + DISTANCE)
+    dof = tl.load(mine + TENSOR_DOF)
+    weight = tl.load(mine + WEIGHT)
     step_size = tl.load(mine + STEP_SIZE)
+    correction = tl.load(mine + CORRECTION)
     for begin in range(0, CHUNK, BLOCK):
         at = start + begin + tl.arange(0, BLOCK)
         gradient = sign * _values(g_pointer, at, size, 0.0, FULL, S)
@@ -369,29 +346,37 @@ def _moved(
             gradient += weight_decay * parameter
         if DECOUPLED:
             parameter = shift(parameter, parameter, -shrink)
-        rest = residual(gradient, mean, valid)
-        mean = shift(mean, rest, rate)
         if ADATERM:
-            if not ROBUST:
-                scale = gaussian(scale, rest * rest, rate, floor)
-            elif ANALYTIC:
-                scale = analytic(scale, rest * rest, tl.load(mine + SCALE_RATE), tl.load(mine + WEIGHT), floor)
-            else:
-                scale = projected(scale, rest * rest, rate, tl.load(mine + DISTANCE), tl.load(mine + TENSOR_DOF), floor)
-            parameter = descend(parameter, mean, scale, step_size, UNCENTERED)
+            mean, scale, parameter = adaterm_move(
+                gradient,
+                mean,
+                scale,
+                parameter,
+                valid,
+                rate,
+                scale_rate,
+                distance,
+                dof,
+                weight,
+                step_size,
+                floor,
+                ROBUST,
+                ANALYTIC,
+                UNCENTERED,
+            )
         else:
-            if BELIEF:
-                seen = residual(gradient, mean, valid)
-            else:
-                seen = where(valid, gradient, 0.0)
-            scale = gaussian(scale, seen * seen, tl.load(mine + SCALE_RATE), floor)
-            parameter = t_descend(parameter, mean, scale, step_size, tl.load(mine + CORRECTION), eps)
+            mean, scale, parameter = t_family_move(
+                gradient, mean, scale, parameter, valid, rate, scale_rate, step_size, correction, floor, eps, BELIEF
+            )
         _store(m_pointer, at, size, mean, FULL)
         _store(v_pointer, at, size, scale, FULL)
+        if STOCHASTIC:
+            step = tl.load(_tensor(row, STEP, tl.float32, False)).to(tl.int64)
+            parameter = _rounded(parameter, at, step, tl.load(row + POSITION))
         _store(p_pointer, at, size, parameter, FULL)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["lr_tensor", "grad_scale", "found_inf"])
 def move(
     owners,
     table,
@@ -403,16 +388,17 @@ def move(
     P: tl.constexpr,
     G: tl.constexpr,
     ALIGNED: tl.constexpr,
+    L2: tl.constexpr,
+    LR_TENSOR: tl.constexpr,
+    SCALED: tl.constexpr,
+    FOUND: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+    STOCHASTIC: tl.constexpr,
     ADATERM: tl.constexpr,
     ROBUST: tl.constexpr,
     ANALYTIC: tl.constexpr,
     UNCENTERED: tl.constexpr,
     BELIEF: tl.constexpr,
-    L2: tl.constexpr,
-    DECOUPLED: tl.constexpr,
-    LR_TENSOR: tl.constexpr,
-    SCALED: tl.constexpr,
-    FOUND: tl.constexpr,
 ):
     """Move one chunk, from the last to the first: what was gauged last is still in the cache."""
     live = True
@@ -426,9 +412,10 @@ def move(
         start = (chunk - tl.load(row + CHUNKS_BEFORE)) * CHUNK
         mine = coefficients + tensor * COEFFICIENTS
         sign = _sign(table, grad_scale, S, SCALED)
-        weight_decay = _number(table, DECAY)
+        decay = _number(table, DECAY)
         lr = tl.load(lr_tensor).to(tl.float64) if LR_TENSOR else _number(table, LR)
-        shrink = (1.0 - (1.0 - lr * weight_decay)).to(S)  # the part that AdamW's factor takes away
+        shrink = (1.0 - (1.0 - lr * decay)).to(S)  # the part that AdamW's factor takes away
+        decay = decay.to(S)
         eps = _number(table, EPS)
         if ADATERM:
             floor = eps * eps
@@ -436,51 +423,13 @@ def move(
             floor = eps / (1.0 - _number(table, BETA2))
         else:
             floor = eps * 0.0
+        eps = eps.to(S)
+        floor = floor.to(S)
+        # fmt: off
         if start + CHUNK <= size:
-            _moved(
-                row,
-                start,
-                size,
-                mine,
-                sign,
-                weight_decay.to(S),
-                shrink,
-                eps.to(S),
-                floor.to(S),
-                True,
-                S,
-                P,
-                G,
-                ALIGNED,
-                ADATERM,
-                ROBUST,
-                ANALYTIC,
-                UNCENTERED,
-                BELIEF,
-                L2,
-                DECOUPLED,
-            )
+            _moved(row, start, size, mine, sign, decay, shrink, eps, floor, True, S, P, G, ALIGNED, L2,
+                   DECOUPLED, STOCHASTIC, ADATERM, ROBUST, ANALYTIC, UNCENTERED, BELIEF)
         else:
-            _moved(
-                row,
-                start,
-                size,
-                mine,
-                sign,
-                weight_decay.to(S),
-                shrink,
-                eps.to(S),
-                floor.to(S),
-                False,
-                S,
-                P,
-                G,
-                ALIGNED,
-                ADATERM,
-                ROBUST,
-                ANALYTIC,
-                UNCENTERED,
-                BELIEF,
-                L2,
-                DECOUPLED,
-            )
+            _moved(row, start, size, mine, sign, decay, shrink, eps, floor, False, S, P, G, ALIGNED, L2,
+                   DECOUPLED, STOCHASTIC, ADATERM, ROBUST, ANALYTIC, UNCENTERED, BELIEF)
+        # fmt: on

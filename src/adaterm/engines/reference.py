@@ -1,11 +1,13 @@
 """The reference engine: the equations on one tensor after the other."""
 
+import torch
 from torch import Tensor
 
 from adaterm import equations
 from adaterm.binding import bind
 from adaterm.engines.job import Job, Report, effective_gradient
 from adaterm.options import Number
+from adaterm.rounding import rounded
 from adaterm.rules import Size, Statistics
 
 
@@ -39,7 +41,9 @@ def _step(job: Job, index: int) -> Statistics:
     count = step.item() if job.on_host else step.to(mean.dtype)
     mean, scale, parameter = rule.move(lib, gradient, mean, scale, parameter, weights, lr, count)
 
-    if parameter is not stored:
+    if options.stochastic_rounding and stored.dtype == torch.bfloat16:
+        stored.copy_(rounded(parameter, step.long(), job.positions[index]))
+    elif parameter is not stored:
         stored.copy_(parameter)
     if options.differentiable:
         job.means[index], job.scales[index] = mean, scale

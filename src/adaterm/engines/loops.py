@@ -1,0 +1,365 @@
+"""The fused engine's loops for a CPU, in Numba, over the same equations as every other engine."""
+
+import hashlib
+import marshal
+from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from adaterm import equations
+from adaterm.engines.table import (
+    BETA1,
+    BETA2,
+    BETA_DOF,
+    DECAY,
+    DOF,
+    EPS,
+    FIRST_SCALAR,
+    GRADIENT,
+    HEAD,
+    LR,
+    MEAN,
+    PARAMETER,
+    ROW,
+    SCALE,
+    SECOND_SCALAR,
+    SIGN,
+    SIZE,
+    STEP,
+    THIRD_SCALAR,
+    TRIGAMMA,
+)
+
+PIECE = 1 << 16  # elements whose part of a distance is added up on its own, whoever does it
+_BLOCK = 1 << 10  # elements that are added up in the state's precision
+WHOLE, GAUGE, MOVE = range(3)  # what to do with the elements of an item
+VALID, RATE, SCALE_RATE, DISTANCE, TENSOR_DOF, WEIGHT, STEP_SIZE, CORRECTION = range(8)
+COEFFICIENTS = 8
+
+
+@intrinsic
+def _pointer(typing: Any, address: Any, like: Any) -> Any:
+    """An address as a pointer to elements of the type of `like`."""
+    target = types.CPointer(like)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(target))
+
+    return target(address, like), generate
+
+
+@intrinsic
+def _as(typing: Any, value: Any, like: Any) -> Any:
+    """A number in the precision of another: a bare one would make everything double."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.cast(builder, args[0], signature.args[0], signature.return_type)
+
+    return like(value, like), generate
+
+
+@intrinsic
+def _fetch_add(typing: Any, address: Any, value: Any) -> Any:
+    """Add to an integer that other threads see and change, and return what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], context.get_value_type(types.CPointer(types.int64)))
+        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    return njit(error_model="numpy", inline="always", **options)(function)
+
+
+def _compiled_equations() -> dict[str, Any]:
+    """The equations as functions that become part of the loops that call them."""
+    primitives: dict[str, Callable[..., Any]] = {
+        "where": lambda condition, value, other: value if condition else _as(other, value),
+        "at_least": lambda value, bound: _as(bound, value) if value < bound else value,
+        "ratio": lambda value, number: value * (_as(1.0, number) / number),
+        "square": lambda value: value * value,
+        "sqrt": lambda value: np.sqrt(value),
+        "log": lambda value: np.log(value),
+    }
+    constants = ("inf", "TINY", "LARGEST_DOF_WEIGHT")
+    scope: dict[str, Any] = {name: getattr(equations, name) for name in constants} | {"__name__": __name__}
+    scope |= {name: _compiled(function) for name, function in primitives.items()}
+    for name, function in vars(equations).items():
+        if isinstance(function, FunctionType) and name not in scope:
+            scope[name] = _compiled(FunctionType(function.__code__, scope, name))
+    return scope
+
+
+_EQUATIONS = _compiled_equations()
+_adaterm_weigh, _adaterm_step_size, _adaterm_move = (
+    _EQUATIONS[name] for name in ("adaterm_weigh", "adaterm_step_size", "adaterm_move")
+)
+_t_family_weigh, _t_family_move, _power = (_EQUATIONS[name] for name in ("t_family_weigh", "t_family_move", "power"))
+_surprise, _square, _shift = (_EQUATIONS[name] for name in ("surprise", "square", "shift"))
+
+
+@_compiled
+def _array(table: Any, tensor: Any, column: Any, begin: Any, end: Any, zero: Any) -> Any:
+    """Elements of a tensor; their indices begin at 0, without which the loops would not be vectorised."""
+    address = table[HEAD + ROW * tensor + column] + begin * zero.itemsize
+    return carray(_pointer(address, zero[0]), (end - begin,))
+
+
+@_compiled
+def _scalar(table: Any, tensor: Any, column: Any, zero: Any) -> Any:
+    """A number of a tensor's state, or 0 if there is none."""
+    address = table[HEAD + ROW * tensor + column]
+    return np.float64(carray(_pointer(address, zero[0]), (1,))[0]) if address != 0 else 0.0
+
+
+@_compiled
+def _keep(table: Any, tensor: Any, column: Any, value: Any, zero: Any) -> Any:
+    address = table[HEAD + ROW * tensor + column]
+    if address != 0:
+        carray(_pointer(address, zero[0]), (1,))[0] = value
+
+
+def _summed(robust: bool, l2: bool) -> Any:
+    """The function that adds up a block's part of the distance, in an order that the processor likes."""
+
+    def total(g: Any, m: Any, v: Any, p: Any, sign: Any, decay: Any, eps: Any) -> Any:
+        found = sign * 0
+        for i in range(len(g)):
+            gradient = sign * g[i]
+            if l2:
+                gradient += decay * p[i]
+            found += _surprise(gradient, m[i], v[i] + eps) if robust else _square(gradient - m[i])
+        return found
+
+    return njit(error_model="numpy", nogil=True, fastmath={"reassoc", "nsz"})(total)
+
+
+_sum, _sum_l2, _sum_robust, _sum_robust_l2 = (_summed(robust, l2) for robust in (False, True) for l2 in (False, True))
+
+
+@_compiled
+def _gauge(table, tensor, begin, end, sign, decay, eps, zero, robust, l2):
+    """A piece's part of the distance."""
+    total = 0.0
+    for start in range(begin, end, _BLOCK):
+        stop = min(end, start + _BLOCK)
+        g = _array(table, tensor, GRADIENT, start, stop, zero)
+        m = _array(table, tensor, MEAN, start, stop, zero)
+        v = _array(table, tensor, SCALE, start, stop, zero)
+        p = _array(table, tensor, PARAMETER, start, stop, zero)
+        if robust:
+            part = _sum_robust_l2(g, m, v, p, sign, decay, eps) if l2 else _sum_robust(g, m, v, p, sign, decay, eps)
+        else:
+            part = _sum_l2(g, m, v, p, sign, decay, eps) if l2 else _sum(g, m, v, p, sign, decay, eps)
+        total += part
+    return total
+
+
+@_compiled
+def _counted(table, tensor):
+    """The step count, with this step."""
+    count = carray(_pointer(table[HEAD + ROW * tensor + STEP], np.float32(0)), (1,))
+    count[0] += np.float32(1)
+    return np.float64(count[0])
+
+
+@_compiled
+def _weigh_adaterm(table, numbers, tensor, total, mine, zero, robust, adaptive, analytically, adabias):
+    """Weigh a tensor whose distance has been added up; what to report of it."""
+    distance = total / np.float64(table[HEAD + ROW * tensor + SIZE])
+    step, beta = _counted(table, tensor), numbers[BETA1]
+    rate, scale_rate, dof, weight, excess, memory, trust, reported = _adaterm_weigh(
+        distance,
+        _scalar(table, tensor, FIRST_SCALAR, zero),
+        _scalar(table, tensor, SECOND_SCALAR, zero),
+        beta,
+        numbers[EPS],
+        numbers[DOF],
+        robust,
+        adaptive,
+        analytically,
+        adabias,
+    )
+    _keep(table, tensor, FIRST_SCALAR, excess, zero)
+    _keep(table, tensor, SECOND_SCALAR, memory, zero)
+    mine[VALID], mine[DISTANCE] = distance < np.inf, distance if distance < np.inf else 0.0
+    mine[RATE], mine[SCALE_RATE], mine[TENSOR_DOF], mine[WEIGHT] = rate, scale_rate, dof, weight
+    mine[STEP_SIZE] = _adaterm_step_size(numbers[LR], step, memory, beta, adabias)
+    return distance, trust, reported
+
+
+@_compiled
+def _weigh_t_family(table, numbers, tensor, total, mine, zero, robust, adaptive, keep):
+    """Weigh a tensor whose distance has been added up; what to report of it."""
+    row = HEAD + ROW * tensor
+    size = np.float64(table[row + SIZE])
+    distance = total / size
+    step, beta, beta2 = _counted(table, tensor), numbers[BETA1], numbers[BETA2]
+    rate, scale_rate, weight_sum, average, variance, seen, trust, reported = _t_family_weigh(
+        distance,
+        size,
+        numbers[row + TRIGAMMA],
+        _scalar(table, tensor, FIRST_SCALAR, zero),
+        _scalar(table, tensor, SECOND_SCALAR, zero),
+        _scalar(table, tensor, THIRD_SCALAR, zero),
+        beta,
+        beta2,
+        numbers[EPS],
+        numbers[DOF],
+        numbers[BETA_DOF],
+        robust,
+        adaptive,
+        keep,
+    )
+    _keep(table, tensor, FIRST_SCALAR, weight_sum, zero)
+    _keep(table, tensor, SECOND_SCALAR, average, zero)
+    _keep(table, tensor, THIRD_SCALAR, variance, zero)
+    mine[VALID], mine[RATE], mine[SCALE_RATE] = distance < np.inf, rate, scale_rate
+    mine[STEP_SIZE], mine[CORRECTION] = numbers[LR] / (1.0 - _power(beta, step)), 1.0 - _power(beta2, step)
+    return seen, trust, reported
+
+
+@_compiled
+def _decayed(gradient, parameter, decay, shrink, l2, decoupled):
+    """Gradient and parameter after weight decay of either kind."""
+    if l2:
+        gradient += decay * parameter
+    if decoupled:
+        parameter = _shift(parameter, parameter, -shrink)
+    return gradient, parameter
+
+
+@_compiled
+def _move_adaterm(g, m, v, p, mine, sign, decay, shrink, floor, robust, analytically, uncentered, l2, decoupled):
+    """Move some elements of a tensor that has been weighed."""
+    valid, rate, scale_rate, distance = mine[VALID] > 0, mine[RATE], mine[SCALE_RATE], mine[DISTANCE]
+    dof, weight, step_size = mine[TENSOR_DOF], mine[WEIGHT], mine[STEP_SIZE]
+    for i in range(len(g)):
+        gradient, parameter = _decayed(sign * g[i], p[i], decay, shrink, l2, decoupled)
+        m[i], v[i], p[i] = _adaterm_move(
+            gradient,
+            m[i],
+            v[i],
+            parameter,
+            valid,
+            rate,
+            scale_rate,
+            distance,
+            dof,
+            weight,
+            step_size,
+            floor,
+            robust,
+            analytically,
+            uncentered,
+        )
+
+
+@_compiled
+def _move_t_family(g, m, v, p, mine, sign, decay, shrink, floor, eps, belief, l2, decoupled):
+    """Move some elements of a tensor that has been weighed."""
+    valid, rate, scale_rate = mine[VALID] > 0, mine[RATE], mine[SCALE_RATE]
+    step_size, correction = mine[STEP_SIZE], mine[CORRECTION]
+    for i in range(len(g)):
+        gradient, parameter = _decayed(sign * g[i], p[i], decay, shrink, l2, decoupled)
+        m[i], v[i], p[i] = _t_family_move(
+            gradient, m[i], v[i], parameter, valid, rate, scale_rate, step_size, correction, floor, eps, belief
+        )
+
+
+def _fingerprint() -> str:
+    """Changes with any equation, of which Numba's cache would not know."""
+    codes = [marshal.dumps(it.__code__, 2) for it in vars(equations).values() if isinstance(it, FunctionType)]
+    return hashlib.sha256(b"".join(codes)).hexdigest()
+
+
+@lru_cache
+def worker(
+    adaterm: bool,
+    robust: bool,
+    adaptive: bool,
+    analytically: bool,
+    adabias: bool,
+    keep: bool,
+    uncentered: bool,
+    belief: bool,
+    l2: bool,
+    decoupled: bool,
+) -> Any:
+    """The function that a thread runs, for one kind of rule: it takes items until there are no more."""
+    version = _fingerprint()
+
+    def work(table, numbers, scale, items, counters, parts, coefficients, statistics, zero):
+        len(version)  # makes it part of what Numba's cache looks at
+        sign, decay, eps = _as(numbers[SIGN] / scale, zero[0]), _as(numbers[DECAY], zero[0]), _as(numbers[EPS], zero[0])
+        shrink = _as(1.0 - (1.0 - numbers[LR] * numbers[DECAY]), eps)  # the part that AdamW's factor takes away
+        floor = _as(numbers[EPS] ** 2 if adaterm else numbers[EPS] / (1.0 - numbers[BETA2]) if belief else 0.0, eps)
+        taken = counters.ctypes.data
+        while True:
+            index = _fetch_add(taken, 1)
+            if index >= items.shape[0]:
+                break
+            kind, tensor, begin, end = items[index, 0], items[index, 1], items[index, 2], items[index, 3]
+            first, pieces = items[index, 4], items[index, 5]
+            mine, done = coefficients[tensor], taken + 8 * (1 + tensor)
+            if kind != MOVE:
+                for start in range(begin, end, PIECE):
+                    stop, added = min(end, start + PIECE), zero[0] if adaterm else eps
+                    parts[first + start // PIECE] = _gauge(
+                        table, tensor, start, stop, sign, decay, added, zero, robust, l2
+                    )
+                gauged = pieces if kind == WHOLE else 1
+                if _fetch_add(done, gauged) + gauged == pieces:
+                    total = 0.0
+                    for piece in range(first, first + pieces):
+                        total += parts[piece]
+                    if adaterm:
+                        seen = _weigh_adaterm(
+                            table, numbers, tensor, total, mine, zero, robust, adaptive, analytically, adabias
+                        )
+                    else:
+                        seen = _weigh_t_family(table, numbers, tensor, total, mine, zero, robust, adaptive, keep)
+                    statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = seen
+                    _fetch_add(done, 1)
+            if kind != GAUGE:
+                while _fetch_add(done, 0) <= pieces:  # another thread is about to weigh
+                    pass
+                last = begin + (end - begin - 1) // PIECE * PIECE
+                for start in range(last, begin - 1, -PIECE):  # what was gauged last is still in the cache
+                    stop = min(end, start + PIECE)
+                    g = _array(table, tensor, GRADIENT, start, stop, zero)
+                    m = _array(table, tensor, MEAN, start, stop, zero)
+                    v = _array(table, tensor, SCALE, start, stop, zero)
+                    p = _array(table, tensor, PARAMETER, start, stop, zero)
+                    if adaterm:
+                        _move_adaterm(
+                            g,
+                            m,
+                            v,
+                            p,
+                            mine,
+                            sign,
+                            decay,
+                            shrink,
+                            floor,
+                            robust,
+                            analytically,
+                            uncentered,
+                            l2,
+                            decoupled,
+                        )
+                    else:
+                        _move_t_family(g, m, v, p, mine, sign, decay, shrink, floor, eps, belief, l2, decoupled)
+
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return njit(work, cache=True, **options)
+    except RuntimeError:  # there is nowhere to write to: every process compiles for itself
+        return njit(work, **options)
