@@ -49,7 +49,7 @@ def test_training_goes_on_after_a_round_trip(rule, dtype):
 
 
 @pytest.mark.parametrize("capturable", [False, True])
-@pytest.mark.parametrize(("first", "second"), permutations(ENGINES, 2))
+@pytest.mark.parametrize(("first", "second"), list(permutations(ENGINES, 2)))
 def test_engines_read_each_other(first, second, capturable):
     params = parameters(dtype=torch.float64)
     optimizer = adaterm.AdaTerm(params, **ENGINES[first])
