@@ -68,8 +68,8 @@ def _compiled_equations() -> dict[str, Any]:
     constants = {"inf": float("inf"), "TINY": equations.TINY, "LARGEST_DOF_WEIGHT": equations.LARGEST_DOF_WEIGHT}
     scope: dict[str, Any] = {name: tl.constexpr(value) for name, value in constants.items()}
     scope |= {"square": _square, "power": _power, "at_least": _at_least, "where": where, "log": log, "sqrt": _sqrt}
-    scope |= {"Array": tl.constexpr(None), "bool": tl.constexpr, "tl": tl, "__name__": __name__}
-    for name, function in vars(equations).items():
+    scope |= {"Array": tl.constexpr(None), "Any": tl.constexpr(None), "bool": tl.constexpr, "__name__": __name__}
+    for name, function in (vars(equations) | {"noise": noise}).items():
         if isinstance(function, FunctionType) and name not in scope:
             scope[name] = triton.jit(FunctionType(function.__code__, scope, name))
     return scope
@@ -88,7 +88,7 @@ adaterm_weigh, adaterm_step_size, adaterm_move, t_family_weigh, t_family_move, s
         "shift",
     )
 )
-_noise = triton.jit(noise)
+_noise = _EQUATIONS["noise"]
 
 
 @triton.jit
