@@ -59,6 +59,8 @@ class Bucket:
             "G": kernels.TYPES[job.grads[0].dtype],
         }
         self.rounds = job.params[0].dtype == torch.bfloat16
+        # Hopper and later can start a kernel's programs before all of the last kernel's have ended.
+        self.overlaps = self.device.type == "cuda" and torch.cuda.get_device_capability(self.device) >= (9, 0)
         self.captured = False
         self.launches: dict[tuple[Any, ...], tuple[Any, Any, tuple[Any, ...], tuple[Any, ...]]] = {}
 
@@ -116,12 +118,12 @@ class Bucket:
             return
         kernels = _kernels()
         names = ("ALIGNED", "L2", "LR_TENSOR", "SCALED", "FOUND", "DECOUPLED", "STOCHASTIC")
-        flags = {**self.types, **dict(zip(names, variant, strict=True)), **_flags(job.rule)}
+        flags = {**self.types, **dict(zip(names, variant, strict=True)), **_flags(job.rule), "OVERLAP": self.overlaps}
         for_gauge, for_move = (
             {it: flags[it] for it in kernel.arg_names if it in flags} for kernel in (kernels.gauge, kernels.move)
         )
         first = kernels.gauge[grid](*buffers, *between, count, *pointers, **for_gauge, num_warps=_WARPS)
-        second = kernels.move[grid](*buffers, *pointers, **for_move, num_warps=_WARPS)
+        second = kernels.move[grid](*buffers, *pointers, **for_move, num_warps=_WARPS, launch_pdl=self.overlaps)
         if not interpreted:  # the compiled kernels: Triton's own way to them costs more than all the rest
             self.launches[key] = first[grid], second[grid], tuple(for_gauge.values()), tuple(for_move.values())
 

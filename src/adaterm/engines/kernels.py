@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from adaterm import equations
 from adaterm.engines import table as layout
@@ -23,7 +24,7 @@ SIZE, TRIGAMMA, CHUNKS_BEFORE, POSITION = map(tl.constexpr, range(8, layout.ROW)
 # What weighing a tensor leaves for moving it.
 COEFFICIENTS = tl.constexpr(8)
 VALID, RATE, SCALE_RATE, DISTANCE, TENSOR_DOF, WEIGHT, STEP_SIZE, CORRECTION = map(tl.constexpr, range(8))
-INF, NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
+INF = tl.constexpr(float("inf"))
 
 
 # Primitives are functions of ours, not aliases of Triton's: its interpreter replaces `tl.where` and the like in place.
@@ -68,7 +69,8 @@ def _compiled_equations() -> dict[str, Any]:
     constants = {"inf": float("inf"), "TINY": equations.TINY, "LARGEST_DOF_WEIGHT": equations.LARGEST_DOF_WEIGHT}
     scope: dict[str, Any] = {name: tl.constexpr(value) for name, value in constants.items()}
     scope |= {"square": _square, "power": _power, "at_least": _at_least, "where": where, "log": log, "sqrt": _sqrt}
-    scope |= {"Array": tl.constexpr(None), "Any": tl.constexpr(None), "bool": tl.constexpr, "__name__": __name__}
+    scope |= {"Array": tl.constexpr(None), "Any": tl.constexpr(None), "bool": tl.constexpr}
+    scope |= {"tl": tl, "__name__": __name__}
     for name, function in (vars(equations) | {"noise": noise}).items():
         if isinstance(function, FunctionType) and name not in scope:
             scope[name] = triton.jit(FunctionType(function.__code__, scope, name))
@@ -214,8 +216,11 @@ def gauge(
     ANALYTIC: tl.constexpr,
     ADABIAS: tl.constexpr,
     KEEP: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Gauge one chunk; the program that completes a tensor weighs it."""
+    if OVERLAP:
+        gdc_launch_dependents()
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + HEAD + tensor * ROW
@@ -296,7 +301,7 @@ def gauge(
             tl.store(statistics + 2 * tensors + tensor, reported.to(S))
     elif start == 0:  # a step that is skipped has no statistics
         for line in tl.static_range(3):
-            tl.store(statistics + line * tensors + tensor, NAN)
+            tl.store(statistics + line * tensors + tensor, float("nan"))
 
 
 @triton.jit
@@ -399,8 +404,14 @@ def move(
     ANALYTIC: tl.constexpr,
     UNCENTERED: tl.constexpr,
     BELIEF: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """Move one chunk, from the last to the first: what was gauged last is still in the cache."""
+    """Move one chunk, from the last to the first: what was gauged last is still in the cache.
+
+    With OVERLAP its programs may start while the last ones of `gauge` are at work, and wait for them here.
+    """
+    if OVERLAP:
+        gdc_wait()
     live = True
     if FOUND:
         live = tl.load(found_inf) == 0.0
