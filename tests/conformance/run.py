@@ -1,12 +1,16 @@
 """Run PyTorch's own optimizer tests on our optimizers.
 
 The tests are not in torch's wheel. Set TORCH_TEST_SOURCES to the `test` folder of a checkout of PyTorch, at the tag of
-the installed release, then run `make conformance`. An argument names a file for the outcome.
+the installed release, then run `make conformance`. Tests run in as many processes as --jobs says; --out names a file
+for the outcome.
 """
 
+import argparse
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import unittest
 from math import inf
 from pathlib import Path
@@ -22,6 +26,7 @@ from torch.testing._internal.common_optimizers import (
 )
 
 import adaterm
+from adaterm.engines import cpu
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from provenance import provenance
@@ -91,7 +96,7 @@ def info(optimizer, variants, bad, skips=SKIPS):
         optim_inputs_func=inputs,
         optim_error_inputs_func=errors,
         supported_impls=("foreach", "differentiable", "fused"),
-        supports_fused_on=("cuda",),
+        supports_fused_on=("cuda", "cpu") if cpu.available else ("cuda",),
         has_capturable_arg=True,
         skips=tuple(DecorateInfo(unittest.skip(why), "TestOptimRenewed", name) for name, why in skips.items()),
     )
@@ -109,30 +114,57 @@ INFOS = [
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--part", type=int, help="run this one of the jobs only")
+    args = parser.parse_args()
     folder = os.environ.get(VARIABLE)
     if not folder or not (Path(folder) / "test_optim.py").is_file():
         found = f"{VARIABLE} is {folder!r}, which has no test_optim.py" if folder else f"{VARIABLE} is not set"
         sys.exit(f"{found}: it must be the `test` folder of a checkout of PyTorch, at the tag of {torch.__version__}")
+    outcome = divided(args.jobs) if args.jobs > 1 and args.part is None else run(folder, args.jobs, args.part or 0)
+    if args.out:
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps({**outcome, **provenance(device)}, indent=1) + "\n")
+    sys.exit(bool(outcome["failed"]))
+
+
+def run(folder, jobs, part):
+    """Every test of which it is this part's turn."""
+    sys.argv = sys.argv[:1]
     sys.path.insert(0, folder)
     common_optimizers.optim_db[:] = INFOS
     import test_optim  # reads the list while it is imported
 
     cases = [getattr(test_optim, name) for name in dir(test_optim) if name.startswith("TestOptimRenewed")]
-    suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, cases))
-    result = unittest.TextTestRunner(verbosity=1).run(suite)
-    if len(sys.argv) > 1:
-        write(Path(sys.argv[1]), result)
-    sys.exit(not result.wasSuccessful())
+    tests = [test for case in cases for test in unittest.defaultTestLoader.loadTestsFromTestCase(case)]
+    result = unittest.TextTestRunner(verbosity=1).run(unittest.TestSuite(tests[part::jobs]))
+    return {
+        "run": result.testsRun,
+        "skipped": len(result.skipped),
+        "failed": [case.id() for case, _ in result.failures + result.errors],
+        "reasons to skip": sorted({reason for _, reason in result.skipped}),
+    }
 
 
-def write(path, result):
-    """Keep the outcome as a result file."""
-    failed = [case.id() for case, _ in result.failures + result.errors]
-    outcome = {"run": result.testsRun, "skipped": len(result.skipped), "failed": failed}
-    reasons = sorted({reason for _, reason in result.skipped})
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**outcome, "reasons to skip": reasons, **provenance(device)}, indent=1) + "\n")
+def divided(jobs):
+    """The outcome of all parts, each in a process of its own; one that dies counts as failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{part}.json" for part in range(jobs)]
+        command = [sys.executable, __file__, "--jobs", str(jobs), "--out"]
+        running = [subprocess.Popen([*command, str(file), "--part", str(part)]) for part, file in enumerate(files)]
+        for process in running:
+            process.wait()
+        missing = [f"part {part} of {jobs}" for part, file in enumerate(files) if not file.exists()]
+        found = [json.loads(file.read_text()) for file in files if file.exists()]
+    return {
+        "run": sum(each["run"] for each in found),
+        "skipped": sum(each["skipped"] for each in found),
+        "failed": sum((each["failed"] for each in found), missing),
+        "reasons to skip": sorted({reason for each in found for reason in each["reasons to skip"]}),
+    }
 
 
 if __name__ == "__main__":
