@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import adaterm
 from adaterm import PAPER
+from adaterm.engines import cpu
 
 sys.path.insert(0, str(Path(__file__).parent))
 from provenance import provenance
@@ -103,6 +104,27 @@ def engines_agree() -> Iterator[tuple[str, Any]]:
                 short = str(dtype).removeprefix("torch.")
                 yield f"largest relative difference after {steps} steps, {name}, {what}, {short}", found
                 assert found < (bound if what == "parameters" else STATE_TOLERANCE[dtype]), (dtype, name, what, found)
+
+
+def devices_agree() -> Iterator[tuple[str, Any]]:
+    """The fused engines of GPU and CPU, for the same gradients; with those of a model, half precisions would differ."""
+    for dtype in TOLERANCE if cpu.available else ():
+        worst = 0.0
+        for method in METHODS:
+            params = parameters(dtype=dtype)
+            others = [p.detach().cpu().requires_grad_() for p in params]
+            tested, right = optimizer(method, params, fused=True), optimizer(method, others, fused=True)
+            for step in range(50):
+                give_gradients(params, step)
+                for a, b in zip(params, others, strict=True):
+                    b.grad = a.grad.cpu()
+                tested.step()
+                right.step()
+            for a, b in zip(params, others, strict=True):
+                for key, value in right.state[b].items():
+                    worst = max(worst, difference(tested.state[a][key].cpu(), value))
+        assert worst < STATE_TOLERANCE[dtype], (dtype, worst)
+        yield f"largest relative difference of the states on GPU and CPU, {str(dtype).removeprefix('torch.')}", worst
 
 
 def runs_repeat() -> Iterator[tuple[str, Any]]:
@@ -331,6 +353,7 @@ def scaler_skips() -> Iterator[tuple[str, Any]]:
 CHECKS = (
     no_synchronisation,
     engines_agree,
+    devices_agree,
     runs_repeat,
     graphs_replay,
     state_moves_between_devices,

@@ -114,7 +114,7 @@ def _copy(source: list[Tensor], like: list[Tensor], dtype: torch.dtype) -> Tenso
     pieces = torch.split(flat, room)
     items = [
         piece.as_strided(tensor.shape, tensor.stride())
-        if torch.ops.aten.is_non_overlapping_and_dense(tensor)
+        if tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor)
         else piece[: tensor.numel()].view(tensor.shape)
         for piece, tensor in zip(pieces, like, strict=True)
     ]
@@ -168,11 +168,11 @@ def _step(job: Job) -> Statistics:
         parameters.accumulate(parameters, -job.decay(lr))
 
     torch._foreach_add_(job.steps, 1.0)
-    sizes = [Size.of(tensor) for tensor in job.params]
-    size = (
-        Size(*(_vector(column, job.means[0]) for column in zip(*sizes, strict=True))) if rule.needs_size else sizes[0]
-    )
-    distance = _averages(rule.gauge(_LISTS, gradients, means, scales), sizes)
+    size = Size(1.0, 0.0)
+    if rule.needs_size:
+        sizes = [Size.of(tensor) for tensor in job.params]
+        size = Size(*(_vector(column, job.means[0]) for column in zip(*sizes, strict=True)))
+    distance = _averages(rule.gauge(_LISTS, gradients, means, scales))
     scalars = {name: torch.stack(values) for name, values in job.scalars.items()}
     weights, new_scalars, statistics = rule.weigh(equations, distance, scalars, size)
     rule.move(_LISTS, gradients, means, scales, parameters, weights, lr, _step_counts(job))
@@ -192,11 +192,11 @@ def _rounded(job: Job, values: list[Tensor]) -> list[Tensor]:
     return [rounded(value, step.long(), position) for value, step, position in each]
 
 
-def _averages(terms: Tensors, sizes: list[Size]) -> Tensor:
+def _averages(terms: Tensors) -> Tensor:
     """The mean of each tensor, of terms that are not negative."""
     on_gpu = terms.items[0].is_cuda  # elsewhere a sum is more exact than the norm, and no slower
     sums = torch._foreach_norm(terms.items, 1) if on_gpu else [tensor.sum() for tensor in terms.items]
-    return torch.stack(torch._foreach_div(sums, [size.count for size in sizes]))
+    return torch.stack(torch._foreach_div(sums, [float(tensor.numel()) for tensor in terms.items]))
 
 
 def _step_counts(job: Job) -> Number:
