@@ -3,6 +3,9 @@
 The interpreter is slow, so there are few steps and small tensors here; benchmarks/gpu_check.py has the rest, on a GPU.
 """
 
+import os
+import subprocess
+import sys
 from math import inf, nan
 
 import pytest
@@ -125,6 +128,17 @@ def test_gradscalers_contract(name):
     assert all(torch.equal(p.grad, g) for p, g in zip(params, scaled, strict=True))
 
 
+def test_stochastic_rounding_is_that_of_the_reference():
+    ends = []
+    for flags in ({"fused": True}, {"foreach": False}):
+        params = parameters([(50, 7), (9000,)], torch.bfloat16)
+        optimizer = adaterm.AdaTerm(params, lr=0.1, init_scale="gradient", stochastic_rounding=True, **flags)
+        train(optimizer, params, 2)
+        ends.append(params)
+    for a, b in zip(*ends, strict=True):
+        assert (a == b).double().mean() > 0.999  # but for values that differ in their last bit before rounding
+
+
 def test_results_repeat_bit_for_bit():
     runs = []
     for _ in range(2):
@@ -166,6 +180,34 @@ def test_the_step_count_is_a_float32_whatever_the_default():
         assert fused[1].state[fused[0][0]]["step"].dtype == torch.float32
     finally:
         torch.set_default_dtype(before)
+
+
+COMPILE = """
+import torch, triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from adaterm.engines import gpu, kernels
+from adaterm.rules import AdaTermRule, TRule
+pointers = dict.fromkeys(("parts", "coefficients", "statistics", "lr_tensor", "grad_scale", "found_inf"), "*fp32")
+types = pointers | {"owners": "*i32", "table": "*i64", "counters": "*i32", "tensors": "i32"}
+names = ("ALIGNED", "L2", "LR_TENSOR", "SCALED", "FOUND", "DECOUPLED", "STOCHASTIC", "OVERLAP")
+for rule, on in ((AdaTermRule(), True), (AdaTermRule(), False), (TRule(belief=True, dof=1.0, beta_dof=0.9), True)):
+    flags = dict.fromkeys(names, on) | gpu._flags(rule) | {"S": tl.float32, "P": tl.bfloat16, "G": tl.bfloat16}
+    for kernel in (kernels.gauge, kernels.move):
+        constants = {name: flags[name] for name in kernel.arg_names if name in flags}
+        signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
+        source = ASTSource(kernel, signature, constexprs=constants)
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": gpu._WARPS})
+        print(kernel.__name__, len(made.asm["cubin"]))
+"""
+
+
+def test_kernels_compile_for_a_gpu():
+    """Also what the interpreter cannot run: kernels that overlap."""
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) == 6
 
 
 def test_what_cannot_be_fused_is_refused():

@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import is_
+from itertools import chain
+from operator import attrgetter, is_
 from types import ModuleType
 from typing import Any, ClassVar, cast, overload
 
@@ -23,6 +24,7 @@ from adaterm.rules import Rule, Size, Statistics
 
 _COMMON = option_names(Common)
 _TENSORS = ("step", "exp_avg", "exp_scale")
+_layout = attrgetter("layout")
 _GroupReport = tuple[list[Tensor], list[Report]]
 
 
@@ -164,7 +166,7 @@ class RobustOptimizer(Optimizer):
             and _same(group["params"], known.params)
             and [grad is not None for grad in grads] == known.given
             and [grad.dtype for grad in present] == known.types
-            and all(grad.layout is torch.strided for grad in present)
+            and {*map(_layout, present)} <= {torch.strided}
             and _same(_values(known.entries), known.state)
             and _addresses(known.held) == known.addresses
         ):
@@ -289,7 +291,7 @@ def _same(found: list[Any], known: list[Any]) -> bool:
 
 
 def _values(entries: list[dict[str, Any]]) -> list[Any]:
-    return [value for entry in entries for value in entry.values()]
+    return list(chain.from_iterable(map(dict.values, entries)))
 
 
 def _addresses(tensors: list[Tensor]) -> list[int]:

@@ -1,15 +1,15 @@
 """The fused engine on CPUs: one call for all tensors of a precision, in compiled loops over the same equations.
 
-A thread gauges and moves a small tensor while it is in the cache. A large one is cut into pieces, which all threads
-gauge, and then move in the opposite order, for the same reason. Parts of a distance are those of the same pieces, and
-are added up in the same order, however many threads there are.
+A small tensor belongs to one thread, which gauges and moves it while it is in the cache. Of a large one each thread has
+a part, always the same, which it moves from the end for the same reason. Parts of a distance are those of the same
+pieces, and are added up in the same order, however many threads there are.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
+import ctypes
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from math import nan
 from types import ModuleType
 from typing import Any
@@ -40,12 +40,20 @@ def _loops() -> ModuleType:
 
 
 @lru_cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="adaterm")
+def _team() -> tuple[Any, int, int]:
+    """How to run a function in torch's own threads, which may still be awake from the backward pass.
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
+    They are OpenMP's: its GNU entry point, and the addresses of two functions that tell a thread who it is. Where there
+    is no such entry point, the caller's thread works alone.
+    """
+    names = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
+    try:
+        parallel, *who = (getattr(ctypes.CDLL(None), name) for name in names)
+    except (AttributeError, OSError, TypeError):
+        return None, 0, 0
+    parallel.argtypes, parallel.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+    count, number = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in who)
+    return parallel, count, number
 
 
 class Bucket:
@@ -58,42 +66,48 @@ class Bucket:
         self.exact = stored == job.grads[0].dtype == self.dtype
         self.rounds = stored == torch.bfloat16 and job.options.stochastic_rounding
         self.known = Table(job, loops.PIECE)
-        self.table = torch.frombuffer(self.known.values, dtype=torch.int64).numpy()
-        self.items: dict[int, Any] = {}
-        self.work = loops.worker(*_flags(job))
+        self.table = torch.frombuffer(self.known.values, dtype=torch.int64)
+        self.contexts: dict[int, tuple[Tensor, Tensor]] = {}
+        self.work = loops.worker(self.dtype == torch.float64, *_flags(job))
         self.statistics = torch.empty(3, count, dtype=self.dtype)
-        self.counters = torch.zeros(1 + count, dtype=torch.int64).numpy()
-        parts = torch.empty(sum(self.known.chunks), dtype=torch.float64)
-        coefficients = torch.zeros(count, loops.COEFFICIENTS, dtype=self.dtype)
-        others = (parts, coefficients, self.statistics, torch.zeros(1, dtype=self.dtype))
-        self.shared = (self.counters, *(tensor.numpy() for tensor in others))
-        self.numbers = self.table.view("float64")
+        self.counters = torch.zeros(count * loops.LINE // 8, dtype=torch.int64)
+        self.scale = torch.ones(1, dtype=torch.float64)
+        self.parts = torch.empty(sum(self.known.chunks), dtype=torch.float64)
+        self.coefficients = torch.zeros(count, loops.COEFFICIENTS, dtype=self.dtype)
         self.large = sum(self.known.sizes) >= _WORTH_THREADS
 
     def step(self, job: Job, grads: list[Tensor]) -> Tensor:
         """Let the threads work, this one among them."""
         if job.found_inf is not None and job.found_inf.item():
             return self.statistics.fill_(nan)
-        scale = 1.0 if job.grad_scale is None else job.grad_scale.item()
+        self.scale.fill_(1.0 if job.grad_scale is None else job.grad_scale.item())
         if not self.exact:  # the loops know the state's precision only
             grads = [grad.to(self.dtype) for grad in grads]
             values = [parameter.to(self.dtype) for parameter in self.params]
             self.known.place(PARAMETER, values)
         grads = self.known.arranged(grads)
         self.known.update(job, grads)
-        threads = torch.get_num_threads() if self.large else 1
-        if threads not in self.items:
-            self.items[threads] = _items(self.known, threads)
-        self.counters.fill(0)
-        args: tuple[Any, ...] = (self.table, self.numbers, scale, self.items[threads], *self.shared)
-        helpers = [_pool(threads - 1).submit(self.work, *args) for _ in range(threads - 1)]
-        self.work(*args)
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
+        self.counters.zero_()
+        parallel, *_ = _team()
+        threads = torch.get_num_threads() if self.large and parallel else 1
+        if threads not in self.contexts:
+            self.contexts[threads] = self._context(threads)
+        context, _ = self.contexts[threads]
+        if threads == 1:
+            self.work.ctypes(context.data_ptr())
+        else:
+            parallel(self.work.address, context.data_ptr(), threads, 0)
         if not self.exact:
             self._store(values)
         return self.statistics
+
+    def _context(self, threads: int) -> tuple[Tensor, Tensor]:
+        """What the threads are told, in the order of the loops' context, and the items that it refers to."""
+        items = torch.tensor(_items(self.known, threads))
+        told = [*(_team()[1:] if threads > 1 else (0, 0)), len(self.params), self.table.data_ptr()]
+        told += [len(items), items.data_ptr(), len(self.parts), self.parts.data_ptr()]
+        others = (self.counters, self.coefficients, self.statistics, self.scale)
+        return torch.tensor(told + [tensor.data_ptr() for tensor in others]), items
 
     def _store(self, values: list[Tensor]) -> None:
         for parameter, value, step, position in zip(self.params, values, self.steps, self.positions, strict=True):
@@ -111,16 +125,19 @@ def _flags(job: Job) -> tuple[bool, ...]:
     return (True, *rule.weigh_flags, True, rule.uncentered, False, *decay)
 
 
-def _items(known: Table, threads: int) -> Any:
-    """What to do, in order: kind, tensor, first and last element, first piece and number of pieces."""
+def _items(known: Table, threads: int) -> list[tuple[int, ...]]:
+    """What to do, in the columns of an item; none waits for a later one, so that any number of threads can do them."""
     loops = _loops()
-    whole, shared = [], []
+    whole, shared, loads = [], [], [0] * threads
     for index in sorted(range(len(known.sizes)), key=lambda it: -known.sizes[it]):
         size, pieces = known.sizes[index], (sum(known.chunks[:index]), known.chunks[index])
-        if size <= _SHARED or threads == 1:
-            whole.append((loops.WHOLE, index, 0, size, *pieces))
-            continue
-        cuts = [(begin, min(size, begin + loops.PIECE)) for begin in range(0, size, loops.PIECE)]
-        shared += [(loops.GAUGE, index, *cut, *pieces) for cut in cuts]
-        shared += [(loops.MOVE, index, *cut, *pieces) for cut in reversed(cuts)]
-    return torch.tensor([*shared, *whole]).numpy()
+        if size > _SHARED and threads > 1:
+            cuts = [min(size, loops.PIECE * (pieces[1] * part // threads)) for part in range(threads + 1)]
+            for kind in (loops.GAUGE, loops.MOVE):
+                parts = enumerate(pairwise(cuts))
+                shared += [(kind, index, *cut, *pieces, owner) for owner, cut in parts if cut[1] > cut[0]]
+        else:
+            owner = loads.index(min(loads))
+            loads[owner] += size
+            whole.append((loops.WHOLE, index, 0, size, *pieces, owner))
+    return [*whole, *shared]

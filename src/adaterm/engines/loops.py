@@ -8,7 +8,8 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types
+from llvmlite import ir
+from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
 from adaterm import equations
@@ -40,6 +41,24 @@ _BLOCK = 1 << 10  # elements that are added up in the state's precision
 WHOLE, GAUGE, MOVE = range(3)  # what to do with the elements of an item
 VALID, RATE, SCALE_RATE, DISTANCE, TENSOR_DOF, WEIGHT, STEP_SIZE, CORRECTION = range(8)
 COEFFICIENTS = 8
+ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first piece, its pieces, and whose item it is
+# What a thread is told: addresses, and numbers of things.
+(
+    NUM_THREADS,
+    THREAD_NUM,
+    TENSORS,
+    TABLE,
+    ITEM_COUNT,
+    ITEMS,
+    PART_COUNT,
+    PARTS,
+    COUNTERS,
+    ALL_COEFFICIENTS,
+    STATISTICS,
+    GRAD_SCALE,
+) = range(12)
+CONTEXT = 12
+LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
 
 
 @intrinsic
@@ -72,6 +91,28 @@ def _fetch_add(typing: Any, address: Any, value: Any) -> Any:
         return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def _load(typing: Any, address: Any) -> Any:
+    """An integer that other threads change, and with it all that they wrote before."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], context.get_value_type(types.CPointer(types.int64)))
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _call(typing: Any, address: Any) -> Any:
+    """Call a C function without arguments that returns an int."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [])
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [])
+
+    return types.int32(types.int64), generate
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -108,22 +149,21 @@ _surprise, _square, _shift = (_EQUATIONS[name] for name in ("surprise", "square"
 @_compiled
 def _array(table: Any, tensor: Any, column: Any, begin: Any, end: Any, zero: Any) -> Any:
     """Elements of a tensor; their indices begin at 0, without which the loops would not be vectorised."""
-    address = table[HEAD + ROW * tensor + column] + begin * zero.itemsize
-    return carray(_pointer(address, zero[0]), (end - begin,))
+    return carray(_pointer(table[HEAD + ROW * tensor + column], zero), (end,))[begin:]
 
 
 @_compiled
 def _scalar(table: Any, tensor: Any, column: Any, zero: Any) -> Any:
     """A number of a tensor's state, or 0 if there is none."""
     address = table[HEAD + ROW * tensor + column]
-    return np.float64(carray(_pointer(address, zero[0]), (1,))[0]) if address != 0 else 0.0
+    return np.float64(carray(_pointer(address, zero), (1,))[0]) if address != 0 else 0.0
 
 
 @_compiled
 def _keep(table: Any, tensor: Any, column: Any, value: Any, zero: Any) -> Any:
     address = table[HEAD + ROW * tensor + column]
     if address != 0:
-        carray(_pointer(address, zero[0]), (1,))[0] = value
+        carray(_pointer(address, zero), (1,))[0] = value
 
 
 def _summed(robust: bool, l2: bool) -> Any:
@@ -282,6 +322,7 @@ def _fingerprint() -> str:
 
 @lru_cache
 def worker(
+    double: bool,
     adaterm: bool,
     robust: bool,
     adaptive: bool,
@@ -293,29 +334,38 @@ def worker(
     l2: bool,
     decoupled: bool,
 ) -> Any:
-    """The function that a thread runs, for one kind of rule: it takes items until there are no more."""
+    """The function that every thread runs, for one kind of rule: it does its own items, in their order."""
     version = _fingerprint()
+    zero = np.float64(0.0) if double else np.float32(0.0)
 
-    def work(table, numbers, scale, items, counters, parts, coefficients, statistics, zero):
+    def work(context):
         len(version)  # makes it part of what Numba's cache looks at
-        sign, decay, eps = _as(numbers[SIGN] / scale, zero[0]), _as(numbers[DECAY], zero[0]), _as(numbers[EPS], zero[0])
-        shrink = _as(1.0 - (1.0 - numbers[LR] * numbers[DECAY]), eps)  # the part that AdamW's factor takes away
-        floor = _as(numbers[EPS] ** 2 if adaterm else numbers[EPS] / (1.0 - numbers[BETA2]) if belief else 0.0, eps)
-        taken = counters.ctypes.data
-        while True:
-            index = _fetch_add(taken, 1)
-            if index >= items.shape[0]:
-                break
+        known = carray(_pointer(context, 0), (CONTEXT,))
+        threads = _call(known[NUM_THREADS]) if known[NUM_THREADS] != 0 else 1
+        thread = _call(known[THREAD_NUM]) if known[THREAD_NUM] != 0 else 0
+        count = known[TENSORS]
+        table = carray(_pointer(known[TABLE], 0), (HEAD + ROW * count,))
+        numbers = carray(_pointer(known[TABLE], 0.0), (HEAD + ROW * count,))
+        items = carray(_pointer(known[ITEMS], 0), (known[ITEM_COUNT], ITEM))
+        parts = carray(_pointer(known[PARTS], 0.0), (known[PART_COUNT],))
+        coefficients = carray(_pointer(known[ALL_COEFFICIENTS], zero), (count, COEFFICIENTS))
+        statistics = carray(_pointer(known[STATISTICS], zero), (3, count))
+        scale = carray(_pointer(known[GRAD_SCALE], 0.0), (1,))[0]
+        sign, decay, eps = _as(numbers[SIGN] / scale, zero), _as(numbers[DECAY], zero), _as(numbers[EPS], zero)
+        shrink = _as(1.0 - (1.0 - numbers[LR] * numbers[DECAY]), zero)  # the part that AdamW's factor takes away
+        floor = _as(numbers[EPS] ** 2 if adaterm else numbers[EPS] / (1.0 - numbers[BETA2]) if belief else 0.0, zero)
+        for index in range(known[ITEM_COUNT]):
+            if items[index, 6] % threads != thread:
+                continue
             kind, tensor, begin, end = items[index, 0], items[index, 1], items[index, 2], items[index, 3]
             first, pieces = items[index, 4], items[index, 5]
-            mine, done = coefficients[tensor], taken + 8 * (1 + tensor)
+            mine, done = coefficients[tensor], known[COUNTERS] + LINE * tensor
             if kind != MOVE:
                 for start in range(begin, end, PIECE):
-                    stop, added = min(end, start + PIECE), zero[0] if adaterm else eps
-                    parts[first + start // PIECE] = _gauge(
-                        table, tensor, start, stop, sign, decay, added, zero, robust, l2
-                    )
-                gauged = pieces if kind == WHOLE else 1
+                    stop, added = min(end, start + PIECE), zero if adaterm else eps
+                    part = _gauge(table, tensor, start, stop, sign, decay, added, zero, robust, l2)
+                    parts[first + start // PIECE] = part
+                gauged = (end - begin + PIECE - 1) // PIECE
                 if _fetch_add(done, gauged) + gauged == pieces:
                     total = 0.0
                     for piece in range(first, first + pieces):
@@ -329,7 +379,7 @@ def worker(
                     statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = seen
                     _fetch_add(done, 1)
             if kind != GAUGE:
-                while _fetch_add(done, 0) <= pieces:  # another thread is about to weigh
+                while _load(done) <= pieces:  # other threads have yet to gauge, or one is weighing
                     pass
                 last = begin + (end - begin - 1) // PIECE * PIECE
                 for start in range(last, begin - 1, -PIECE):  # what was gauged last is still in the cache
@@ -358,8 +408,8 @@ def worker(
                     else:
                         _move_t_family(g, m, v, p, mine, sign, decay, shrink, floor, eps, belief, l2, decoupled)
 
-    options = {"nogil": True, "error_model": "numpy"}
+    signature, options = types.void(types.int64), {"error_model": "numpy"}
     try:
-        return njit(work, cache=True, **options)
+        return cfunc(signature, cache=True, **options)(work)
     except RuntimeError:  # there is nowhere to write to: every process compiles for itself
-        return njit(work, **options)
+        return cfunc(signature, **options)(work)

@@ -1,0 +1,130 @@
+"""The fused engine on a CPU: what the tests over all engines do not show."""
+
+import os
+import subprocess
+import sys
+from math import inf, nan
+
+import pytest
+import torch
+from catalogue import OPTIMIZERS, RULES, assert_close, give_gradients, make, parameters, train
+
+import adaterm
+from adaterm.engines import cpu
+
+pytestmark = pytest.mark.skipif(not cpu.available, reason="Numba is not installed")
+LARGE = [(600_001,), (70_000,), (300, 1000), (5,)]
+"""Tensors that threads share, one of more than a piece that they do not, and a small one."""
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def end(threads, shapes=LARGE, steps=4, **flags):
+    torch.set_num_threads(threads)
+    params = parameters(shapes)
+    optimizer = adaterm.AdaTerm(params, lr=0.1, **{"fused": True, **flags})
+    train(optimizer, params, steps)
+    return params, optimizer
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    wanted, right = end(1)
+    for threads in (2, 3, 7):
+        params, optimizer = end(threads)
+        for a, b in zip(params, wanted, strict=True):
+            assert torch.equal(a, b), (threads, tuple(a.shape))
+            for name, value in right.state[b].items():
+                assert torch.equal(optimizer.state[a][name], value), (threads, name)
+
+
+def test_fewer_threads_than_asked_for_do_all_the_work(monkeypatch):
+    """OpenMP may give fewer; here the caller's thread alone does what was cut for four."""
+    wanted, _ = end(1)
+    parallel, *who = cpu._team()
+    monkeypatch.setattr(cpu, "_team", lambda: (lambda work, data, threads, flags: parallel(work, data, 1, flags), *who))
+    params, _ = end(4)
+    assert all(torch.equal(a, b) for a, b in zip(params, wanted, strict=True))
+
+
+def test_without_openmp_the_callers_thread_works_alone(monkeypatch):
+    wanted, _ = end(2)
+    monkeypatch.setattr(cpu, "_team", lambda: (None, 0, 0))
+    params, _ = end(2)
+    assert all(torch.equal(a, b) for a, b in zip(params, wanted, strict=True))
+
+
+@pytest.mark.parametrize("rule", ["AdaTerm", "At-Adam", "AdaTerm + L2 decay"])
+def test_large_tensors_follow_the_reference(rule):
+    torch.set_num_threads(2)
+    ends = []
+    for flags in ({"fused": True}, {"foreach": False}):
+        params = parameters(LARGE)
+        optimizer = make(rule, params, **flags)
+        train(optimizer, params, 4)
+        params[0].grad[-1], params[2].grad[7, 7] = nan, inf
+        optimizer.step()
+        ends.append((params, optimizer))
+    (params, tested), (others, wanted) = ends
+    for a, b in zip(params, others, strict=True):
+        assert_close(a, b, 1e-5)
+        for name, value in wanted.state[b].items():
+            assert_close(tested.state[a][name], value, 1e-5, name)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_follows_the_reference_for_200_steps(rule):
+    ends = []
+    for flags in ({"fused": True}, {"foreach": False}):
+        params = parameters()
+        optimizer = make(rule, params, **flags)
+        train(optimizer, params, 200)
+        ends.append((params, optimizer))
+    (params, tested), (others, wanted) = ends
+    for a, b in zip(params, others, strict=True):
+        assert_close(a, b, 1e-5)
+        for name, value in wanted.state[b].items():
+            assert_close(tested.state[a][name], value, 1e-5, name)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_gradscalers_contract(name):
+    params, others = parameters(), parameters()
+    tested, plain = (getattr(adaterm, name)(p, lr=0.1, **f) for p, f in ((params, {"fused": True}), (others, {})))
+    assert tested._step_supports_amp_scaling
+    tested.grad_scale, tested.found_inf = torch.tensor([8.0]), torch.tensor([0.0])
+    give_gradients(params, 0, scale=8.0)
+    give_gradients(others, 0)
+    tested.step()
+    plain.step()
+    for a, b in zip(params, others, strict=True):
+        assert_close(a, b, 1e-6)
+    before = [p.detach().clone() for p in params]
+    tested.found_inf.fill_(1.0)
+    tested.step()
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    assert all(tested.state[p]["step"] == 1 for p in params)
+    assert all(trust.isnan() for _, trust, _ in tested.statistics().values())
+
+
+STEP = """
+import torch, adaterm
+from adaterm.engines import cpu
+from adaterm.engines.job import Job
+parameter = torch.zeros(5, requires_grad=True)
+parameter.grad = torch.ones(5)
+optimizer = adaterm.AdaTerm([parameter], fused=True)
+optimizer.step()
+print(cpu._loops().worker(False, True, True, True, False, False, True, False, False, False, False).cache_hits)
+"""
+
+
+def test_what_was_compiled_is_found_again(tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-c", STEP]
+    hits = [subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in range(2)]
+    assert [int(each.stdout) for each in hits] == [0, 1]
