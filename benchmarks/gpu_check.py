@@ -108,7 +108,7 @@ def engines_agree() -> Iterator[tuple[str, Any]]:
 
 def devices_agree() -> Iterator[tuple[str, Any]]:
     """The fused engines of GPU and CPU, for the same gradients; with those of a model, half precisions would differ."""
-    for dtype in TOLERANCE if cpu.available else ():
+    for dtype in TOLERANCE if cpu.available() else ():
         worst = 0.0
         for method in METHODS:
             params = parameters(dtype=dtype)

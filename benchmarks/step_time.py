@@ -85,7 +85,7 @@ def methods(device: str, also: list[str]) -> dict[str, Callable[[list[Tensor]], 
         "AdaTerm(foreach=True)": lambda params: adaterm.AdaTerm(params, foreach=True),
         "AdaTerm(foreach=False)": lambda params: adaterm.AdaTerm(params, foreach=False),
     }
-    if device == "cuda" or cpu.available:
+    if device == "cuda" or cpu.available():
         found["AdaTerm(fused=True)"] = lambda params: adaterm.AdaTerm(params, fused=True)
     for name in also:
         module, _, attribute = name.partition(":")

@@ -293,7 +293,7 @@ def test_the_default_engine_is_the_best_there_is(monkeypatch):
     assert _engine(on_accelerator, Common(foreach=False)) is reference
     assert _engine(on_accelerator, Common(fused=True, capturable=True)) is fused
     monkeypatch.setattr(gpu, "available", False)
-    monkeypatch.setattr(cpu, "available", False)
+    monkeypatch.setattr(cpu, "available", lambda: False)
     assert _engine(params, Common()) is reference
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
     assert _engine(params, Common()) is foreach

@@ -12,7 +12,7 @@ from catalogue import OPTIMIZERS, RULES, assert_close, give_gradients, make, par
 import adaterm
 from adaterm.engines import cpu
 
-pytestmark = pytest.mark.skipif(not cpu.available, reason="Numba is not installed")
+pytestmark = pytest.mark.skipif(not cpu.available(), reason="Numba is not installed")
 LARGE = [(600_001,), (70_000,), (300, 1000), (5,)]
 """Tensors that threads share, one of more than a piece that they do not, and a small one."""
 

@@ -128,6 +128,27 @@ def test_gradscalers_contract(name):
     assert all(torch.equal(p.grad, g) for p, g in zip(params, scaled, strict=True))
 
 
+def test_gradscaler_and_a_tensor_with_gaps():
+    """Which the kernels cannot step: foreach does, for gradients that were unscaled before."""
+    ends = []
+    for scale, flags in ((8.0, {"fused": True}), (1.0, {"foreach": False})):
+        params = [torch.ones(4, 6).requires_grad_(), torch.ones(4, 6, 2)[..., 0].requires_grad_()]
+        optimizer = adaterm.AdaTerm(params, lr=0.1, **flags)
+        if scale != 1.0:
+            optimizer.grad_scale, optimizer.found_inf = torch.tensor(8.0), torch.tensor(0.0)
+        for step in range(3):
+            give_gradients(params, step, scale)
+            optimizer.step()
+        ends.append((params, optimizer))
+    agree(*ends)
+    params, optimizer = ends[0]
+    before = [p.detach().clone() for p in params]
+    optimizer.found_inf.fill_(1.0)
+    optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    assert all(trust.isnan() for _, trust, _ in optimizer.statistics().values())
+
+
 def test_stochastic_rounding_is_that_of_the_reference():
     ends = []
     for flags in ({"fused": True}, {"foreach": False}):

@@ -126,6 +126,20 @@ def test_a_list_of_betas_may_change_in_place():
         assert_close(a, b, 1e-5)
 
 
+def test_alternating_gradients_do_not_make_new_jobs():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params, fused=True)
+    jobs = []
+    for step in range(8):
+        give_gradients(params, step)
+        for parameter in params[step % 2 :: 2]:
+            parameter.grad = None
+        optimizer.step()
+        jobs.append({id(known.job) for known in optimizer._last.known.values()})
+    assert len(jobs[2]) == 2
+    assert jobs[2:] == [jobs[2]] * 6
+
+
 def test_a_sparse_gradient_is_refused_also_later():
     embedding = torch.nn.Embedding(5, 2, sparse=True)
     optimizer = adaterm.AdaTerm(embedding.parameters(), fused=True)

@@ -24,6 +24,7 @@ from adaterm.rules import Rule, Size, Statistics
 
 _COMMON = option_names(Common)
 _TENSORS = ("step", "exp_avg", "exp_scale")
+_MOST_KNOWN = 32
 _layout = attrgetter("layout")
 _GroupReport = tuple[list[Tensor], list[Report]]
 
@@ -43,8 +44,7 @@ class _Known:
     stepped: list[Tensor]
     settings: list[Any]
     params: list[Tensor]
-    given: list[bool]  # whether each has a gradient
-    used: list[bool]
+    used: list[bool]  # whether each is among the stepped ones
     types: list[torch.dtype]
     entries: list[dict[str, Any]]
     state: list[Any]
@@ -58,7 +58,7 @@ class _LastStep:
     def __init__(self) -> None:
         self.reports: list[_GroupReport] = []
         self.entries: list[Any] = []
-        self.known: dict[int, _Known] = {}
+        self.known: dict[tuple[Any, ...], _Known] = {}
         self.kept: list[Any] = []
 
 
@@ -108,7 +108,7 @@ class RobustOptimizer(Optimizer):
                 loss = closure()
         if self._last.known and not _same(list(self.state.values()), self._last.entries):
             self._last.known.clear()
-        plans = [self._recalled(index, group) or self._planned(group) for index, group in enumerate(self.param_groups)]
+        plans = [self._recalled(index) or self._planned(group) for index, group in enumerate(self.param_groups)]
         self._last.reports = [self._step_group(index, plan) for index, plan in enumerate(plans)]
         return loss
 
@@ -125,46 +125,51 @@ class RobustOptimizer(Optimizer):
         group, (rule, options, engine) = self.param_groups[index], plan
         stepped, job = self._job(group, rule, options)
         if engine is fused:
-            self._remember(index, group, stepped, job)
+            self._remember(index, stepped, job)
         reports = _run(engine, job)
         if options.differentiable:
             self._replace_state(stepped, job)
         return stepped, reports
 
-    def _remember(self, index: int, group: dict[str, Any], stepped: list[Tensor], job: Job) -> None:
-        """Keep the job of a fused engine, to do it again."""
+    def _remember(self, index: int, stepped: list[Tensor], job: Job) -> None:
+        """Keep the job of a fused engine, to do it again when the same parameters have gradients."""
+        group = self.param_groups[index]
         settings, members = [group[name] for name in self._settings], {id(parameter) for parameter in stepped}
         if any(isinstance(value, list) for value in settings):  # a list may change and yet be the same
             return
-        entries = [self.state[parameter] for parameter in stepped]
+        if len(self._last.known) >= _MOST_KNOWN:
+            self._last.known.clear()
+        entries, held = [self.state[parameter] for parameter in stepped], job.held()
         self._last.entries = list(self.state.values())
-        self._last.known[index] = _Known(
+        given = [parameter.grad is not None for parameter in group["params"]]
+        self._last.known[index, *given] = _Known(
             job,
             stepped,
             settings=settings,
             params=list(group["params"]),
-            given=[parameter.grad is not None for parameter in group["params"]],
             used=[id(parameter) in members for parameter in group["params"]],
             types=[grad.dtype for grad in job.grads],
             entries=entries,
             state=_values(entries),
-            held=job.held(),
-            addresses=_addresses(job.held()),
+            held=held,
+            addresses=_addresses(held),
         )
 
-    def _recalled(self, index: int, group: dict[str, Any]) -> _Known | None:
-        """The group's last job with new gradients, if parameters, state and options are what they were."""
-        known = self._last.known.get(index)
-        if known is None or torch.compiler.is_compiling():
+    def _recalled(self, index: int) -> _Known | None:
+        """The job that the group's gradients had before, if parameters, state and options are what they were."""
+        if not self._last.known or torch.compiler.is_compiling():
+            return None
+        group = self.param_groups[index]
+        grads = [parameter.grad for parameter in group["params"]]
+        known = self._last.known.get((index, *[grad is not None for grad in grads]))
+        if known is None:
             return None
         job, lr = known.job, group["lr"]
-        grads = [parameter.grad for parameter in group["params"]]
-        present = [grad for grad, used in zip(grads, known.used, strict=False) if used and grad is not None]
+        present = [grad for grad, used in zip(grads, known.used, strict=True) if used and grad is not None]
         if not (
             _same([group[name] for name in self._settings], known.settings)
             and isinstance(lr, Tensor) is isinstance(job.options.lr, Tensor)
             and _same(group["params"], known.params)
-            and [grad is not None for grad in grads] == known.given
             and [grad.dtype for grad in present] == known.types
             and {*map(_layout, present)} <= {torch.strided}
             and _same(_values(known.entries), known.state)
@@ -391,15 +396,14 @@ def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor]) -> None:
 
 def _engine(params: list[Tensor], options: Common) -> ModuleType:
     """The engine that the options ask for, or else the best there is for these parameters."""
-    plain = not (options.differentiable or torch.compiler.is_compiling())
-    fits = plain and bool(params) and all(map(fused.supports, params))
-    if options.fused and plain and params:
-        if not fits:
+    plain = bool(params) and not (options.differentiable or torch.compiler.is_compiling())
+    if options.fused and plain:
+        if not all(map(fused.supports, params)):
             fused.refuse(params)
         return fused
     if options.foreach is not None:
         return foreach if options.foreach else reference
-    if options.fused is None and fits and not gpu.interpreted:
+    if options.fused is None and plain and not gpu.interpreted and all(map(fused.supports, params)):
         return fused
     if isinstance(options.lr, Tensor) and not options.capturable:
         return reference

@@ -99,7 +99,7 @@ def info(optimizer, variants, bad, skips=SKIPS):
         optim_inputs_func=inputs,
         optim_error_inputs_func=errors,
         supported_impls=("foreach", "differentiable", "fused"),
-        supports_fused_on=("cuda", "cpu") if cpu.available else ("cuda",),
+        supports_fused_on=("cuda", "cpu") if cpu.available() else ("cuda",),
         has_capturable_arg=True,
         skips=(
             *(DecorateInfo(unittest.skip(why), "TestOptimRenewed", name) for name, why in skips.items()),

@@ -8,7 +8,6 @@ pieces, and are added up in the same order, however many threads there are.
 import ctypes
 from functools import lru_cache
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import pairwise
 from math import nan
 from types import ModuleType
@@ -22,15 +21,24 @@ from adaterm.engines.table import PARAMETER, Table
 from adaterm.rounding import rounded
 from adaterm.rules import TRule
 
-available = find_spec("numba") is not None
 _PRECISIONS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _WORTH_THREADS = 1 << 18  # elements, of all tensors, from which other threads are worth waking
 _SHARED = 1 << 18  # elements of a tensor from which threads share it
 
 
+@lru_cache
+def available() -> bool:
+    """Whether Numba is here and fits the NumPy that is here, which it often does not at first."""
+    try:
+        _loops()
+    except ImportError:
+        return False
+    return True
+
+
 def supports(parameter: Tensor) -> bool:
     """Whether the engine can step this parameter."""
-    return available and parameter.is_cpu and parameter.dtype in _PRECISIONS
+    return parameter.is_cpu and parameter.dtype in _PRECISIONS and available()
 
 
 @lru_cache

@@ -46,8 +46,9 @@ class Bucket:
         kernels, mean, count = _kernels(), job.means[0], len(job.params)
         self.device, dtype = mean.device, mean.dtype
         self.known = Table(job, kernels.CHUNK.value)
-        owners = torch.repeat_interleave(torch.arange(count), torch.tensor(self.known.chunks))
-        self.owners = owners.to(self.device, torch.int32)  # the tensor of each chunk
+        owners = torch.repeat_interleave(torch.arange(count, dtype=torch.int32), torch.tensor(self.known.chunks))
+        owners = owners.pin_memory() if mean.is_cuda else owners  # so that nothing waits for the copy
+        self.owners = owners.to(self.device, non_blocking=True)  # the tensor of each chunk
         self.table = torch.empty(len(self.known.values), dtype=torch.int64, device=self.device)
         self.coefficients = torch.empty(count, kernels.COEFFICIENTS.value, dtype=dtype, device=self.device)
         self.parts = torch.empty(len(owners), dtype=dtype, device=self.device)
@@ -86,8 +87,7 @@ class Bucket:
                 self.table = torch.empty_like(self.table)
                 job.kept.append(self.table)
             host = torch.frombuffer(self.known.values, dtype=torch.int64)
-            if self.table.is_cuda:
-                host = host.pin_memory()
+            host = host.pin_memory() if self.table.is_cuda else host
             if capturing:
                 job.kept.append(host)
             self.table.copy_(host, non_blocking=True)
