@@ -5,6 +5,8 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -31,5 +33,10 @@ def provenance(device: str) -> dict[str, Any]:
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device,
-        "versions": {"adaterm": adaterm.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "adaterm": adaterm.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("triton", "numba") if find_spec(name)},
+        },
     }

@@ -114,12 +114,13 @@ def test_gradscalers_contract(name):
 STEP = """
 import torch, adaterm
 from adaterm.engines import cpu
-from adaterm.engines.job import Job
 parameter = torch.zeros(5, requires_grad=True)
 parameter.grad = torch.ones(5)
 optimizer = adaterm.AdaTerm([parameter], fused=True)
 optimizer.step()
-print(cpu._loops().worker(False, True, True, True, False, False, True, False, False, False, False).cache_hits)
+(known,) = optimizer._last.known.values()
+types = ["float32"] * 3
+print(cpu._loops().worker(*types, *cpu._flags(known.job)).cache_hits)
 """
 
 

@@ -37,9 +37,15 @@ def test_the_readme_has_the_measured_numbers():
         **{f"dof_{dof}": str(step) for dof, step in adapted.items()},
     }
     ratios = json.loads((ROOT / "results/step_time/cuda.json").read_text())["ratios"]
-    for kind in ("graph", "eager"):
-        for shape in ("resnet18", "gpt2", "one"):
+    for kind, shapes in {
+        "graph": ("resnet18", "gpt2", "one", "gpt2, bf16"),
+        "eager": ("resnet18", "gpt2", "one"),
+    }.items():
+        for shape in shapes:
             shown[f"{kind}.{shape}"] = f"{ratios[shape]['AdaTerm(fused=True)'][kind]:.2f}"
+    ratios = json.loads((ROOT / "results/step_time/cpu.json").read_text())["ratios"]
+    for shape in ("mlp", "resnet18"):
+        shown[f"cpu.{shape}"] = f"{ratios[shape]['AdaTerm(fused=True)']['eager']:.2f}"
     readme = (ROOT / "README.md").read_text()
     for name, numbers in shown.items():
         assert f"<!-- {name} -->{numbers}<!-- -->" in readme

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from adaterm.engines.job import Job
-from adaterm.engines.table import PARAMETER, Table
-from adaterm.rounding import rounded
+from adaterm.engines.table import Table
 from adaterm.rules import TRule
 
 _PRECISIONS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -69,19 +68,17 @@ class Bucket:
 
     def __init__(self, job: Job) -> None:
         loops, count = _loops(), len(job.params)
-        self.params, self.steps, self.positions = job.params, job.steps, job.positions
-        self.dtype, stored = job.means[0].dtype, job.params[0].dtype
-        self.exact = stored == job.grads[0].dtype == self.dtype
-        self.rounds = stored == torch.bfloat16 and job.options.stochastic_rounding
+        types = [str(tensors[0].dtype).removeprefix("torch.") for tensors in (job.means, job.params, job.grads)]
+        dtype = job.means[0].dtype
         self.known = Table(job, loops.PIECE)
         self.table = torch.frombuffer(self.known.values, dtype=torch.int64)
         self.contexts: dict[int, tuple[Tensor, Tensor]] = {}
-        self.work = loops.worker(self.dtype == torch.float64, *_flags(job))
-        self.statistics = torch.empty(3, count, dtype=self.dtype)
+        self.work = loops.worker(*types, *_flags(job))
+        self.statistics = torch.empty(3, count, dtype=dtype)
         self.counters = torch.zeros(count * loops.LINE // 8, dtype=torch.int64)
         self.scale = torch.ones(1, dtype=torch.float64)
         self.parts = torch.empty(sum(self.known.chunks), dtype=torch.float64)
-        self.coefficients = torch.zeros(count, loops.COEFFICIENTS, dtype=self.dtype)
+        self.coefficients = torch.zeros(count, loops.COEFFICIENTS, dtype=dtype)
         self.large = sum(self.known.sizes) >= _WORTH_THREADS
 
     def step(self, job: Job, grads: list[Tensor]) -> Tensor:
@@ -89,10 +86,6 @@ class Bucket:
         if job.found_inf is not None and job.found_inf.item():
             return self.statistics.fill_(nan)
         self.scale.fill_(1.0 if job.grad_scale is None else job.grad_scale.item())
-        if not self.exact:  # the loops know the state's precision only
-            grads = [grad.to(self.dtype) for grad in grads]
-            values = [parameter.to(self.dtype) for parameter in self.params]
-            self.known.place(PARAMETER, values)
         grads = self.known.arranged(grads)
         self.known.update(job, grads)
         self.counters.zero_()
@@ -105,32 +98,27 @@ class Bucket:
             self.work.ctypes(context.data_ptr())
         else:
             parallel(self.work.address, context.data_ptr(), threads, 0)
-        if not self.exact:
-            self._store(values)
         return self.statistics
 
     def _context(self, threads: int) -> tuple[Tensor, Tensor]:
         """What the threads are told, in the order of the loops' context, and the items that it refers to."""
         items = torch.tensor(_items(self.known, threads))
-        told = [*(_team()[1:] if threads > 1 else (0, 0)), len(self.params), self.table.data_ptr()]
+        told = [*(_team()[1:] if threads > 1 else (0, 0)), len(self.known.sizes), self.table.data_ptr()]
         told += [len(items), items.data_ptr(), len(self.parts), self.parts.data_ptr()]
         others = (self.counters, self.coefficients, self.statistics, self.scale)
         return torch.tensor(told + [tensor.data_ptr() for tensor in others]), items
-
-    def _store(self, values: list[Tensor]) -> None:
-        for parameter, value, step, position in zip(self.params, values, self.steps, self.positions, strict=True):
-            parameter.copy_(rounded(value, step.long(), position) if self.rounds else value)
 
 
 def _flags(job: Job) -> tuple[bool, ...]:
     """The rule as the loops know it."""
     rule, options = job.rule, job.options
     decays, decoupled = bool(options.weight_decay), options.decoupled_weight_decay
-    decay = (decays and not decoupled, decays and decoupled)
+    rounds = options.stochastic_rounding and job.params[0].dtype == torch.bfloat16
+    shared = (decays and not decoupled, decays and decoupled, rounds)
     if isinstance(rule, TRule):
         robust, adaptive, keep = rule.weigh_flags
-        return (False, robust, adaptive, False, False, keep, False, rule.belief, *decay)
-    return (True, *rule.weigh_flags, True, rule.uncentered, False, *decay)
+        return (False, robust, adaptive, False, False, keep, False, rule.belief, *shared)
+    return (True, *rule.weigh_flags, True, rule.uncentered, False, *shared)
 
 
 def _items(known: Table, threads: int) -> list[tuple[int, ...]]:

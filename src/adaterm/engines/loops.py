@@ -26,6 +26,7 @@ from adaterm.engines.table import (
     LR,
     MEAN,
     PARAMETER,
+    POSITION,
     ROW,
     SCALE,
     SECOND_SCALAR,
@@ -35,6 +36,7 @@ from adaterm.engines.table import (
     THIRD_SCALAR,
     TRIGAMMA,
 )
+from adaterm.rounding import noise
 
 PIECE = 1 << 16  # elements whose part of a distance is added up on its own, whoever does it
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
@@ -59,6 +61,15 @@ ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first pie
 ) = range(12)
 CONTEXT = 12
 LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
+
+
+UNITS = {
+    "float32": np.float32(0),
+    "float64": np.float64(0),
+    "bfloat16": np.uint16(0),
+    "float16": np.int16(0),
+}
+"""How numbers of a precision are stored, by a zero of the type that Numba knows for it."""
 
 
 @intrinsic
@@ -115,6 +126,54 @@ def _call(typing: Any, address: Any) -> Any:
     return types.int32(types.int64), generate
 
 
+@intrinsic
+def _wide(typing: Any, stored: Any, like: Any) -> Any:
+    """A stored number in the precision of another; half precisions are stored as integers, see UNITS."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if stored not in (types.uint16, types.int16):
+            return context.cast(builder, args[0], stored, like)
+        if stored == types.uint16:
+            bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.IntType(32)(16))
+            value = builder.bitcast(bits, ir.FloatType())
+        else:
+            value = builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+        return context.cast(builder, value, types.float32, like)
+
+    return like(stored, like), generate
+
+
+@intrinsic
+def _narrow(typing: Any, value: Any, stored: Any) -> Any:
+    """A number as it is stored, rounded to the nearest."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if stored not in (types.uint16, types.int16):
+            return context.cast(builder, args[0], value, stored)
+        number, short, full = context.cast(builder, args[0], value, types.float32), ir.IntType(16), ir.IntType(32)
+        if stored == types.int16:
+            return builder.bitcast(builder.fptrunc(number, ir.HalfType()), short)
+        bits = builder.bitcast(number, full)
+        odd = builder.and_(builder.lshr(bits, full(16)), full(1))  # a tie goes to the even neighbour
+        moved = builder.lshr(builder.add(bits, builder.add(odd, full(0x7FFF))), full(16))
+        is_nan = builder.fcmp_unordered("uno", number, number)
+        return builder.trunc(builder.select(is_nan, full(0x7FC0), moved), short)
+
+    return stored(value, stored), generate
+
+
+@intrinsic
+def _noisy(typing: Any, value: Any, bits: Any) -> Any:
+    """A float32 that bfloat16 can hold: sixteen random bits decide whether it is the one above or the one below."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        full = ir.IntType(32)
+        moved = builder.add(builder.bitcast(args[0], full), builder.trunc(args[1], full))
+        return builder.bitcast(builder.and_(moved, full(0xFFFF0000)), ir.FloatType())
+
+    return types.float32(types.float32, types.int64), generate
+
+
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     return njit(error_model="numpy", inline="always", **options)(function)
 
@@ -143,6 +202,7 @@ _adaterm_weigh, _adaterm_step_size, _adaterm_move = (
     _EQUATIONS[name] for name in ("adaterm_weigh", "adaterm_step_size", "adaterm_move")
 )
 _t_family_weigh, _t_family_move, _power = (_EQUATIONS[name] for name in ("t_family_weigh", "t_family_move", "power"))
+_noise = _compiled(noise)
 _surprise, _square, _shift = (_EQUATIONS[name] for name in ("surprise", "square", "shift"))
 
 
@@ -172,9 +232,9 @@ def _summed(robust: bool, l2: bool) -> Any:
     def total(g: Any, m: Any, v: Any, p: Any, sign: Any, decay: Any, eps: Any) -> Any:
         found = sign * 0
         for i in range(len(g)):
-            gradient = sign * g[i]
+            gradient = sign * _wide(g[i], sign)
             if l2:
-                gradient += decay * p[i]
+                gradient += decay * _wide(p[i], sign)
             found += _surprise(gradient, m[i], v[i] + eps) if robust else _square(gradient - m[i])
         return found
 
@@ -185,15 +245,15 @@ _sum, _sum_l2, _sum_robust, _sum_robust_l2 = (_summed(robust, l2) for robust in 
 
 
 @_compiled
-def _gauge(table, tensor, begin, end, sign, decay, eps, zero, robust, l2):
+def _gauge(table, tensor, begin, end, sign, decay, eps, zero, g_unit, p_unit, robust, l2):
     """A piece's part of the distance."""
     total = 0.0
     for start in range(begin, end, _BLOCK):
         stop = min(end, start + _BLOCK)
-        g = _array(table, tensor, GRADIENT, start, stop, zero)
+        g = _array(table, tensor, GRADIENT, start, stop, g_unit)
         m = _array(table, tensor, MEAN, start, stop, zero)
         v = _array(table, tensor, SCALE, start, stop, zero)
-        p = _array(table, tensor, PARAMETER, start, stop, zero)
+        p = _array(table, tensor, PARAMETER, start, stop, p_unit)
         if robust:
             part = _sum_robust_l2(g, m, v, p, sign, decay, eps) if l2 else _sum_robust(g, m, v, p, sign, decay, eps)
         else:
@@ -203,9 +263,15 @@ def _gauge(table, tensor, begin, end, sign, decay, eps, zero, robust, l2):
 
 
 @_compiled
+def _count(table, tensor):
+    """The step count, as an array of one element."""
+    return carray(_pointer(table[HEAD + ROW * tensor + STEP], np.float32(0)), (1,))
+
+
+@_compiled
 def _counted(table, tensor):
     """The step count, with this step."""
-    count = carray(_pointer(table[HEAD + ROW * tensor + STEP], np.float32(0)), (1,))
+    count = _count(table, tensor)
     count[0] += np.float32(1)
     return np.float64(count[0])
 
@@ -277,13 +343,23 @@ def _decayed(gradient, parameter, decay, shrink, l2, decoupled):
 
 
 @_compiled
-def _move_adaterm(g, m, v, p, mine, sign, decay, shrink, floor, robust, analytically, uncentered, l2, decoupled):
+def _stored(value, unit, index, step, position, stochastic):
+    """A parameter as it is stored."""
+    if stochastic and abs(value) < np.inf:
+        value = _noisy(value, _noise(index, step, position))
+    return _narrow(value, unit)
+
+
+@_compiled
+def _move_adaterm(g, m, v, p, mine, place, sign, decay, shrink, floor, flags, l2, decoupled, stochastic):
     """Move some elements of a tensor that has been weighed."""
     valid, rate, scale_rate, distance = mine[VALID] > 0, mine[RATE], mine[SCALE_RATE], mine[DISTANCE]
     dof, weight, step_size = mine[TENSOR_DOF], mine[WEIGHT], mine[STEP_SIZE]
+    robust, analytically, uncentered = flags
+    begin, step, position = place
     for i in range(len(g)):
-        gradient, parameter = _decayed(sign * g[i], p[i], decay, shrink, l2, decoupled)
-        m[i], v[i], p[i] = _adaterm_move(
+        gradient, parameter = _decayed(sign * _wide(g[i], sign), _wide(p[i], sign), decay, shrink, l2, decoupled)
+        m[i], v[i], parameter = _adaterm_move(
             gradient,
             m[i],
             v[i],
@@ -300,29 +376,35 @@ def _move_adaterm(g, m, v, p, mine, sign, decay, shrink, floor, robust, analytic
             analytically,
             uncentered,
         )
+        p[i] = _stored(parameter, p[i], begin + i, step, position, stochastic)
 
 
 @_compiled
-def _move_t_family(g, m, v, p, mine, sign, decay, shrink, floor, eps, belief, l2, decoupled):
+def _move_t_family(g, m, v, p, mine, place, sign, decay, shrink, floor, eps, belief, l2, decoupled, stochastic):
     """Move some elements of a tensor that has been weighed."""
     valid, rate, scale_rate = mine[VALID] > 0, mine[RATE], mine[SCALE_RATE]
     step_size, correction = mine[STEP_SIZE], mine[CORRECTION]
+    begin, step, position = place
     for i in range(len(g)):
-        gradient, parameter = _decayed(sign * g[i], p[i], decay, shrink, l2, decoupled)
-        m[i], v[i], p[i] = _t_family_move(
+        gradient, parameter = _decayed(sign * _wide(g[i], sign), _wide(p[i], sign), decay, shrink, l2, decoupled)
+        m[i], v[i], parameter = _t_family_move(
             gradient, m[i], v[i], parameter, valid, rate, scale_rate, step_size, correction, floor, eps, belief
         )
+        p[i] = _stored(parameter, p[i], begin + i, step, position, stochastic)
 
 
 def _fingerprint() -> str:
-    """Changes with any equation, of which Numba's cache would not know."""
-    codes = [marshal.dumps(it.__code__, 2) for it in vars(equations).values() if isinstance(it, FunctionType)]
+    """Changes with any equation, and with the noise, of which Numba's cache would not know."""
+    functions = [noise, *(it for it in vars(equations).values() if isinstance(it, FunctionType))]
+    codes = [marshal.dumps(function.__code__, 2) for function in functions]
     return hashlib.sha256(b"".join(codes)).hexdigest()
 
 
 @lru_cache
 def worker(
-    double: bool,
+    state: str,
+    parameter: str,
+    gradient: str,
     adaterm: bool,
     robust: bool,
     adaptive: bool,
@@ -333,10 +415,11 @@ def worker(
     belief: bool,
     l2: bool,
     decoupled: bool,
+    stochastic: bool,
 ) -> Any:
-    """The function that every thread runs, for one kind of rule: it does its own items, in their order."""
+    """The function that every thread runs, for precisions and one kind of rule: it does its own items, in order."""
     version = _fingerprint()
-    zero = np.float64(0.0) if double else np.float32(0.0)
+    zero, p_unit, g_unit = UNITS[state], UNITS[parameter], UNITS[gradient]
 
     def work(context):
         len(version)  # makes it part of what Numba's cache looks at
@@ -363,7 +446,7 @@ def worker(
             if kind != MOVE:
                 for start in range(begin, end, PIECE):
                     stop, added = min(end, start + PIECE), zero if adaterm else eps
-                    part = _gauge(table, tensor, start, stop, sign, decay, added, zero, robust, l2)
+                    part = _gauge(table, tensor, start, stop, sign, decay, added, zero, g_unit, p_unit, robust, l2)
                     parts[first + start // PIECE] = part
                 gauged = (end - begin + PIECE - 1) // PIECE
                 if _fetch_add(done, gauged) + gauged == pieces:
@@ -384,29 +467,21 @@ def worker(
                 last = begin + (end - begin - 1) // PIECE * PIECE
                 for start in range(last, begin - 1, -PIECE):  # what was gauged last is still in the cache
                     stop = min(end, start + PIECE)
-                    g = _array(table, tensor, GRADIENT, start, stop, zero)
+                    g = _array(table, tensor, GRADIENT, start, stop, g_unit)
                     m = _array(table, tensor, MEAN, start, stop, zero)
                     v = _array(table, tensor, SCALE, start, stop, zero)
-                    p = _array(table, tensor, PARAMETER, start, stop, zero)
+                    p = _array(table, tensor, PARAMETER, start, stop, p_unit)
+                    place = (start, np.int64(_count(table, tensor)[0]), table[HEAD + ROW * tensor + POSITION])
                     if adaterm:
+                        flags = (robust, analytically, uncentered)
                         _move_adaterm(
-                            g,
-                            m,
-                            v,
-                            p,
-                            mine,
-                            sign,
-                            decay,
-                            shrink,
-                            floor,
-                            robust,
-                            analytically,
-                            uncentered,
-                            l2,
-                            decoupled,
+                            g, m, v, p, mine, place, sign, decay, shrink, floor, flags, l2, decoupled, stochastic
                         )
                     else:
-                        _move_t_family(g, m, v, p, mine, sign, decay, shrink, floor, eps, belief, l2, decoupled)
+                        # fmt: off
+                        _move_t_family(g, m, v, p, mine, place, sign, decay, shrink, floor, eps, belief,
+                                       l2, decoupled, stochastic)
+                        # fmt: on
 
     signature, options = types.void(types.int64), {"error_model": "numpy"}
     try:

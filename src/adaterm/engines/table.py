@@ -44,7 +44,7 @@ class Table:
         columns = {PARAMETER: job.params, MEAN: job.means, SCALE: job.scales, STEP: job.steps}
         columns |= {_SLOTS[name]: scalars for name, scalars in job.scalars.items()}
         for column, tensors in columns.items():
-            self.place(column, tensors)
+            self._set(column, _addresses(tensors))
         trigammas = [trigamma(size / 2.0) for size in self.sizes] if job.rule.needs_size else [0.0] * len(self.sizes)
         self._set(SIZE, self.sizes)
         self._set(TRIGAMMA, _bits(trigammas))
@@ -74,10 +74,6 @@ class Table:
             self._numbers = numbers
             changed = True
         return changed
-
-    def place(self, column: int, tensors: list[Tensor]) -> None:
-        """Write the addresses of these tensors."""
-        self._set(column, _addresses(tensors))
 
     def _set(self, column: int, values: Sequence[int]) -> None:
         self.values[HEAD + column :: ROW] = array("q", values)
