@@ -379,7 +379,7 @@ def main() -> None:
             for name, value in check():
                 print(f"{name}: {value}", flush=True)
                 found[name] = value
-        except AssertionError as error:
+        except Exception as error:  # the others go on
             print(f"FAILED {check.__name__}: {error}", flush=True)
             failed.append(f"{check.__name__}: {error}")
     out.mkdir(parents=True, exist_ok=True)

@@ -396,7 +396,7 @@ def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor]) -> None:
 
 def _engine(params: list[Tensor], options: Common) -> ModuleType:
     """The engine that the options ask for, or else the best there is for these parameters."""
-    plain = bool(params) and not (options.differentiable or torch.compiler.is_compiling())
+    plain = len(params) > 0 and not (options.differentiable or torch.compiler.is_compiling())
     if options.fused and plain:
         if not all(map(fused.supports, params)):
             fused.refuse(params)
