@@ -110,7 +110,7 @@ def devices_agree() -> Iterator[tuple[str, Any]]:
     """The fused engines of GPU and CPU, for the same gradients; with those of a model, half precisions would differ."""
     for dtype in TOLERANCE if cpu.available() else ():
         worst = 0.0
-        for method in METHODS:
+        for method in ("AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief"):  # every one is compiled for the CPU
             params = parameters(dtype=dtype)
             others = [p.detach().cpu().requires_grad_() for p in params]
             tested, right = optimizer(method, params, fused=True), optimizer(method, others, fused=True)
