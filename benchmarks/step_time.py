@@ -192,18 +192,20 @@ def draw(record: dict[str, Any], path: Path) -> None:
     first = next(iter(ratios.values()))
     kinds = [kind for kind in ("graph", "eager") if kind in first["Adam(fused=True)"]]
     shades = dict(zip(first, ("black", "#E69F00", "#D55E00", "#56B4E9", "#999999", "#0072B2"), strict=False))
-    figure = Figure(figsize=(6.5 * len(kinds), 4.2), dpi=150, layout="constrained")
+    figure = Figure(figsize=(7.5 * len(kinds), 4.2), dpi=150, layout="constrained")
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
         names = [name for name in first if name != "Adam(fused=True)" and kind in first[name]]
         for place, name in enumerate(names):
             at = [index + 0.8 * ((place + 0.5) / len(names) - 0.5) for index in range(len(ratios))]
             heights = [row[name][kind] for row in ratios.values()]
             bars = axes.bar(at, heights, 0.75 / len(names), label=name, color=shades.get(name))
-            axes.bar_label(bars, [f"{height:.3g}" for height in heights], fontsize=6)
+            axes.bar_label(
+                bars, [f"{height:.2g}" if height > 9.95 else f"{height:.2f}" for height in heights], fontsize=5
+            )
         axes.axhline(1.0, color="black", linewidth=0.8)
         axes.set(yscale="log", title={"graph": "replayed as a CUDA graph", "eager": "eager, everything included"}[kind])
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.set_xticks(range(len(ratios)), list(ratios))
+        axes.set_xticks(range(len(ratios)), [name.replace(", ", "\n") for name in ratios])
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
