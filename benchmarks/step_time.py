@@ -200,7 +200,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
             heights = [row[name][kind] for row in ratios.values()]
             bars = axes.bar(at, heights, 0.75 / len(names), label=name, color=shades.get(name))
             axes.bar_label(
-                bars, [f"{height:.2g}" if height > 9.95 else f"{height:.2f}" for height in heights], fontsize=5
+                bars, [f"{height:.0f}" if height > 9.95 else f"{height:.2f}" for height in heights], fontsize=5
             )
         axes.axhline(1.0, color="black", linewidth=0.8)
         axes.set(yscale="log", title={"graph": "replayed as a CUDA graph", "eager": "eager, everything included"}[kind])
