@@ -15,7 +15,7 @@ LAYERS = [
     {"equations", "options", "rounding"},
     {"binding", "rules"},
     {"engines.job"},
-    {"engines.reference", "engines.foreach", "engines.table"},
+    {"engines.reference", "engines.foreach", "engines.table", "engines.intrinsics", "recall"},
     {"engines.kernels", "engines.loops"},
     {"engines.gpu", "engines.cpu"},
     {"engines.fused"},

@@ -2,9 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import chain
-from operator import attrgetter, is_
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, cast, overload
 
@@ -20,12 +18,11 @@ from torch.optim.optimizer import (
 from adaterm.engines import foreach, fused, gpu, reference
 from adaterm.engines.job import Job, Report, effective_gradient
 from adaterm.options import Common, option_names
+from adaterm.recall import Known, Recall
 from adaterm.rules import Rule, Size, Statistics
 
 _COMMON = option_names(Common)
 _TENSORS = ("step", "exp_avg", "exp_scale")
-_MOST_KNOWN = 32
-_layout = attrgetter("layout")
 _GroupReport = tuple[list[Tensor], list[Report]]
 
 
@@ -36,29 +33,12 @@ class _Exact:
     tensor: Tensor
 
 
-@dataclass
-class _Known:
-    """A job of a fused engine, and what it was made from: as long as that is the same, it can be done again."""
-
-    job: Job
-    stepped: list[Tensor]
-    settings: list[Any]
-    params: list[Tensor]
-    used: list[bool]  # whether each is among the stepped ones
-    types: list[torch.dtype]
-    entries: list[dict[str, Any]]
-    state: list[Any]
-    held: list[Tensor]
-    addresses: list[int]
-
-
 class _LastStep:
     """What a step leaves: reports, which torch.compile would lose as the optimizer's attribute, and jobs to repeat."""
 
     def __init__(self) -> None:
         self.reports: list[_GroupReport] = []
-        self.entries: list[Any] = []
-        self.known: dict[tuple[Any, ...], _Known] = {}
+        self.jobs = Recall()
         self.kept: list[Any] = []
 
 
@@ -106,8 +86,7 @@ class RobustOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._last.known and not _same(list(self.state.values()), self._last.entries):
-            self._last.known.clear()
+        self._last.jobs.check(self.state)
         plans = [self._recalled(index) or self._planned(group) for index, group in enumerate(self.param_groups)]
         self._last.reports = [self._step_group(index, plan) for index, plan in enumerate(plans)]
         return loss
@@ -119,68 +98,28 @@ class RobustOptimizer(Optimizer):
         _refuse_unsupported(self, stepped)
         return rule, options, _engine(stepped, options)
 
-    def _step_group(self, index: int, plan: "tuple[Rule, Common, ModuleType] | _Known") -> _GroupReport:
-        if isinstance(plan, _Known):
+    def _recalled(self, index: int) -> Known | None:
+        """The job that the group's gradients had before, if it can be done again."""
+        known = self._last.jobs.recall(index, self.param_groups[index], self._settings)
+        if known is not None:
+            known.job.grad_scale, known.job.found_inf = self._scaler()
+        return known
+
+    def _step_group(self, index: int, plan: tuple[Rule, Common, ModuleType] | Known) -> _GroupReport:
+        if isinstance(plan, Known):
             return plan.stepped, _run(fused, plan.job)
         group, (rule, options, engine) = self.param_groups[index], plan
         stepped, job = self._job(group, rule, options)
         if engine is fused:
-            self._remember(index, stepped, job)
+            self._last.jobs.remember(index, group, self._settings, self.state, stepped, job)
         reports = _run(engine, job)
         if options.differentiable:
             self._replace_state(stepped, job)
         return stepped, reports
 
-    def _remember(self, index: int, stepped: list[Tensor], job: Job) -> None:
-        """Keep the job of a fused engine, to do it again when the same parameters have gradients."""
-        group = self.param_groups[index]
-        settings, members = [group[name] for name in self._settings], {id(parameter) for parameter in stepped}
-        if any(isinstance(value, list) for value in settings):  # a list may change and yet be the same
-            return
-        if len(self._last.known) >= _MOST_KNOWN:
-            self._last.known.clear()
-        entries, held = [self.state[parameter] for parameter in stepped], job.held()
-        self._last.entries = list(self.state.values())
-        given = [parameter.grad is not None for parameter in group["params"]]
-        self._last.known[index, *given] = _Known(
-            job,
-            stepped,
-            settings=settings,
-            params=list(group["params"]),
-            used=[id(parameter) in members for parameter in group["params"]],
-            types=[grad.dtype for grad in job.grads],
-            entries=entries,
-            state=_values(entries),
-            held=held,
-            addresses=_addresses(held),
-        )
-
-    def _recalled(self, index: int) -> _Known | None:
-        """The job that the group's gradients had before, if parameters, state and options are what they were."""
-        if not self._last.known or torch.compiler.is_compiling():
-            return None
-        group = self.param_groups[index]
-        grads = [parameter.grad for parameter in group["params"]]
-        known = self._last.known.get((index, *[grad is not None for grad in grads]))
-        if known is None:
-            return None
-        job, lr = known.job, group["lr"]
-        present = [grad for grad, used in zip(grads, known.used, strict=True) if used and grad is not None]
-        if not (
-            _same([group[name] for name in self._settings], known.settings)
-            and isinstance(lr, Tensor) is isinstance(job.options.lr, Tensor)
-            and _same(group["params"], known.params)
-            and [grad.dtype for grad in present] == known.types
-            and {*map(_layout, present)} <= {torch.strided}
-            and _same(_values(known.entries), known.state)
-            and _addresses(known.held) == known.addresses
-        ):
-            return None
-        job.grads = present
-        job.grad_scale, job.found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if lr is not job.options.lr:
-            job.options = replace(job.options, lr=lr)
-        return known
+    def _scaler(self) -> tuple[Tensor | None, Tensor | None]:
+        """What GradScaler leaves for an optimizer that unscales by itself."""
+        return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
 
     def _job(self, group: dict[str, Any], rule: Rule, options: Common) -> tuple[list[Tensor], Job]:
         """The parameters that take part in a step of this group, and the job to do with them."""
@@ -203,9 +142,8 @@ class RobustOptimizer(Optimizer):
             scalars=dict(zip(rule.scalar_names, scalars, strict=True)),
             positions=list(range(len(params))),
             kept=self._last.kept,
-            grad_scale=getattr(self, "grad_scale", None),
-            found_inf=getattr(self, "found_inf", None),
         )
+        job.grad_scale, job.found_inf = self._scaler()
         return params, job
 
     def _replace_state(self, params: list[Tensor], job: Job) -> None:
@@ -289,18 +227,6 @@ def _run(engine: ModuleType, job: Job) -> list[Report]:
     if engine is fused:
         job.grads = []  # a job that is kept must not keep gradients alive
     return reports
-
-
-def _same(found: list[Any], known: list[Any]) -> bool:
-    return len(found) == len(known) and all(map(is_, found, known))
-
-
-def _values(entries: list[dict[str, Any]]) -> list[Any]:
-    return list(chain.from_iterable(map(dict.values, entries)))
-
-
-def _addresses(tensors: list[Tensor]) -> list[int]:
-    return list(map(Tensor.data_ptr, tensors))
 
 
 def _protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:

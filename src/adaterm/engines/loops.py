@@ -1,18 +1,19 @@
 """The fused engine's loops for a CPU, in Numba, over the same equations as every other engine."""
 
 import hashlib
-import marshal
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import carray, cfunc, njit, types
-from numba.extending import intrinsic
 
-from adaterm import equations
+from adaterm import equations, rounding
+from adaterm.engines import intrinsics
+from adaterm.engines import table as layout
+from adaterm.engines.intrinsics import UNITS, call, cast, fetch_add, load, narrow, noisy, pointer, wide
 from adaterm.engines.table import (
     BETA1,
     BETA2,
@@ -36,7 +37,6 @@ from adaterm.engines.table import (
     THIRD_SCALAR,
     TRIGAMMA,
 )
-from adaterm.rounding import noise
 
 PIECE = 1 << 16  # elements whose part of a distance is added up on its own, whoever does it
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
@@ -63,117 +63,6 @@ CONTEXT = 12
 LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
 
 
-UNITS = {
-    "float32": np.float32(0),
-    "float64": np.float64(0),
-    "bfloat16": np.uint16(0),
-    "float16": np.int16(0),
-}
-"""How numbers of a precision are stored, by a zero of the type that Numba knows for it."""
-
-
-@intrinsic
-def _pointer(typing: Any, address: Any, like: Any) -> Any:
-    """An address as a pointer to elements of the type of `like`."""
-    target = types.CPointer(like)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(target))
-
-    return target(address, like), generate
-
-
-@intrinsic
-def _as(typing: Any, value: Any, like: Any) -> Any:
-    """A number in the precision of another: a bare one would make everything double."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.cast(builder, args[0], signature.args[0], signature.return_type)
-
-    return like(value, like), generate
-
-
-@intrinsic
-def _fetch_add(typing: Any, address: Any, value: Any) -> Any:
-    """Add to an integer that other threads see and change, and return what it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], context.get_value_type(types.CPointer(types.int64)))
-        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def _load(typing: Any, address: Any) -> Any:
-    """An integer that other threads change, and with it all that they wrote before."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], context.get_value_type(types.CPointer(types.int64)))
-        return builder.load_atomic(pointer, "acquire", 8)
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic
-def _call(typing: Any, address: Any) -> Any:
-    """Call a C function without arguments that returns an int."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), [])
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [])
-
-    return types.int32(types.int64), generate
-
-
-@intrinsic
-def _wide(typing: Any, stored: Any, like: Any) -> Any:
-    """A stored number in the precision of another; half precisions are stored as integers, see UNITS."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if stored not in (types.uint16, types.int16):
-            return context.cast(builder, args[0], stored, like)
-        if stored == types.uint16:
-            bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.IntType(32)(16))
-            value = builder.bitcast(bits, ir.FloatType())
-        else:
-            value = builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
-        return context.cast(builder, value, types.float32, like)
-
-    return like(stored, like), generate
-
-
-@intrinsic
-def _narrow(typing: Any, value: Any, stored: Any) -> Any:
-    """A number as it is stored, rounded to the nearest."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if stored not in (types.uint16, types.int16):
-            return context.cast(builder, args[0], value, stored)
-        number, short, full = context.cast(builder, args[0], value, types.float32), ir.IntType(16), ir.IntType(32)
-        if stored == types.int16:
-            return builder.bitcast(builder.fptrunc(number, ir.HalfType()), short)
-        bits = builder.bitcast(number, full)
-        odd = builder.and_(builder.lshr(bits, full(16)), full(1))  # a tie goes to the even neighbour
-        moved = builder.lshr(builder.add(bits, builder.add(odd, full(0x7FFF))), full(16))
-        is_nan = builder.fcmp_unordered("uno", number, number)
-        return builder.trunc(builder.select(is_nan, full(0x7FC0), moved), short)
-
-    return stored(value, stored), generate
-
-
-@intrinsic
-def _noisy(typing: Any, value: Any, bits: Any) -> Any:
-    """A float32 that bfloat16 can hold: sixteen random bits decide whether it is the one above or the one below."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        full = ir.IntType(32)
-        moved = builder.add(builder.bitcast(args[0], full), builder.trunc(args[1], full))
-        return builder.bitcast(builder.and_(moved, full(0xFFFF0000)), ir.FloatType())
-
-    return types.float32(types.float32, types.int64), generate
-
-
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     return njit(error_model="numpy", inline="always", **options)(function)
 
@@ -181,9 +70,9 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
 def _compiled_equations() -> dict[str, Any]:
     """The equations as functions that become part of the loops that call them."""
     primitives: dict[str, Callable[..., Any]] = {
-        "where": lambda condition, value, other: value if condition else _as(other, value),
-        "at_least": lambda value, bound: _as(bound, value) if value < bound else value,
-        "ratio": lambda value, number: value * (_as(1.0, number) / number),
+        "where": lambda condition, value, other: value if condition else cast(other, value),
+        "at_least": lambda value, bound: cast(bound, value) if value < bound else value,
+        "ratio": lambda value, number: value * (cast(1.0, number) / number),
         "square": lambda value: value * value,
         "sqrt": lambda value: np.sqrt(value),
         "log": lambda value: np.log(value),
@@ -202,28 +91,28 @@ _adaterm_weigh, _adaterm_step_size, _adaterm_move = (
     _EQUATIONS[name] for name in ("adaterm_weigh", "adaterm_step_size", "adaterm_move")
 )
 _t_family_weigh, _t_family_move, _power = (_EQUATIONS[name] for name in ("t_family_weigh", "t_family_move", "power"))
-_noise = _compiled(noise)
+_noise = _compiled(rounding.noise)
 _surprise, _square, _shift = (_EQUATIONS[name] for name in ("surprise", "square", "shift"))
 
 
 @_compiled
 def _array(table: Any, tensor: Any, column: Any, begin: Any, end: Any, zero: Any) -> Any:
     """Elements of a tensor; their indices begin at 0, without which the loops would not be vectorised."""
-    return carray(_pointer(table[HEAD + ROW * tensor + column], zero), (end,))[begin:]
+    return carray(pointer(table[HEAD + ROW * tensor + column], zero), (end,))[begin:]
 
 
 @_compiled
 def _scalar(table: Any, tensor: Any, column: Any, zero: Any) -> Any:
     """A number of a tensor's state, or 0 if there is none."""
     address = table[HEAD + ROW * tensor + column]
-    return np.float64(carray(_pointer(address, zero), (1,))[0]) if address != 0 else 0.0
+    return np.float64(carray(pointer(address, zero), (1,))[0]) if address != 0 else 0.0
 
 
 @_compiled
 def _keep(table: Any, tensor: Any, column: Any, value: Any, zero: Any) -> Any:
     address = table[HEAD + ROW * tensor + column]
     if address != 0:
-        carray(_pointer(address, zero), (1,))[0] = value
+        carray(pointer(address, zero), (1,))[0] = value
 
 
 def _summed(robust: bool, l2: bool) -> Any:
@@ -232,9 +121,9 @@ def _summed(robust: bool, l2: bool) -> Any:
     def total(g: Any, m: Any, v: Any, p: Any, sign: Any, decay: Any, eps: Any) -> Any:
         found = sign * 0
         for i in range(len(g)):
-            gradient = sign * _wide(g[i], sign)
+            gradient = sign * wide(g[i], sign)
             if l2:
-                gradient += decay * _wide(p[i], sign)
+                gradient += decay * wide(p[i], sign)
             found += _surprise(gradient, m[i], v[i] + eps) if robust else _square(gradient - m[i])
         return found
 
@@ -265,7 +154,7 @@ def _gauge(table, tensor, begin, end, sign, decay, eps, zero, g_unit, p_unit, ro
 @_compiled
 def _count(table, tensor):
     """The step count, as an array of one element."""
-    return carray(_pointer(table[HEAD + ROW * tensor + STEP], np.float32(0)), (1,))
+    return carray(pointer(table[HEAD + ROW * tensor + STEP], np.float32(0)), (1,))
 
 
 @_compiled
@@ -346,8 +235,8 @@ def _decayed(gradient, parameter, decay, shrink, l2, decoupled):
 def _stored(value, unit, index, step, position, stochastic):
     """A parameter as it is stored."""
     if stochastic and abs(value) < np.inf:
-        value = _noisy(value, _noise(index, step, position))
-    return _narrow(value, unit)
+        value = noisy(value, _noise(index, step, position))
+    return narrow(value, unit)
 
 
 @_compiled
@@ -358,7 +247,7 @@ def _move_adaterm(g, m, v, p, mine, place, sign, decay, shrink, floor, flags, l2
     robust, analytically, uncentered = flags
     begin, step, position = place
     for i in range(len(g)):
-        gradient, parameter = _decayed(sign * _wide(g[i], sign), _wide(p[i], sign), decay, shrink, l2, decoupled)
+        gradient, parameter = _decayed(sign * wide(g[i], sign), wide(p[i], sign), decay, shrink, l2, decoupled)
         m[i], v[i], parameter = _adaterm_move(
             gradient,
             m[i],
@@ -386,7 +275,7 @@ def _move_t_family(g, m, v, p, mine, place, sign, decay, shrink, floor, eps, bel
     step_size, correction = mine[STEP_SIZE], mine[CORRECTION]
     begin, step, position = place
     for i in range(len(g)):
-        gradient, parameter = _decayed(sign * _wide(g[i], sign), _wide(p[i], sign), decay, shrink, l2, decoupled)
+        gradient, parameter = _decayed(sign * wide(g[i], sign), wide(p[i], sign), decay, shrink, l2, decoupled)
         m[i], v[i], parameter = _t_family_move(
             gradient, m[i], v[i], parameter, valid, rate, scale_rate, step_size, correction, floor, eps, belief
         )
@@ -394,10 +283,9 @@ def _move_t_family(g, m, v, p, mine, place, sign, decay, shrink, floor, eps, bel
 
 
 def _fingerprint() -> str:
-    """Changes with any equation, and with the noise, of which Numba's cache would not know."""
-    functions = [noise, *(it for it in vars(equations).values() if isinstance(it, FunctionType))]
-    codes = [marshal.dumps(function.__code__, 2) for function in functions]
-    return hashlib.sha256(b"".join(codes)).hexdigest()
+    """Changes with what the loops are made of; of other files than this one Numba's cache would not know."""
+    files = [Path(module.__file__) for module in (equations, rounding, layout, intrinsics)]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 @lru_cache
@@ -423,20 +311,20 @@ def worker(
 
     def work(context):
         len(version)  # makes it part of what Numba's cache looks at
-        known = carray(_pointer(context, 0), (CONTEXT,))
-        threads = _call(known[NUM_THREADS]) if known[NUM_THREADS] != 0 else 1
-        thread = _call(known[THREAD_NUM]) if known[THREAD_NUM] != 0 else 0
+        known = carray(pointer(context, 0), (CONTEXT,))
+        threads = call(known[NUM_THREADS]) if known[NUM_THREADS] != 0 else 1
+        thread = call(known[THREAD_NUM]) if known[THREAD_NUM] != 0 else 0
         count = known[TENSORS]
-        table = carray(_pointer(known[TABLE], 0), (HEAD + ROW * count,))
-        numbers = carray(_pointer(known[TABLE], 0.0), (HEAD + ROW * count,))
-        items = carray(_pointer(known[ITEMS], 0), (known[ITEM_COUNT], ITEM))
-        parts = carray(_pointer(known[PARTS], 0.0), (known[PART_COUNT],))
-        coefficients = carray(_pointer(known[ALL_COEFFICIENTS], zero), (count, COEFFICIENTS))
-        statistics = carray(_pointer(known[STATISTICS], zero), (3, count))
-        scale = carray(_pointer(known[GRAD_SCALE], 0.0), (1,))[0]
-        sign, decay, eps = _as(numbers[SIGN] / scale, zero), _as(numbers[DECAY], zero), _as(numbers[EPS], zero)
-        shrink = _as(1.0 - (1.0 - numbers[LR] * numbers[DECAY]), zero)  # the part that AdamW's factor takes away
-        floor = _as(numbers[EPS] ** 2 if adaterm else numbers[EPS] / (1.0 - numbers[BETA2]) if belief else 0.0, zero)
+        table = carray(pointer(known[TABLE], 0), (HEAD + ROW * count,))
+        numbers = carray(pointer(known[TABLE], 0.0), (HEAD + ROW * count,))
+        items = carray(pointer(known[ITEMS], 0), (known[ITEM_COUNT], ITEM))
+        parts = carray(pointer(known[PARTS], 0.0), (known[PART_COUNT],))
+        coefficients = carray(pointer(known[ALL_COEFFICIENTS], zero), (count, COEFFICIENTS))
+        statistics = carray(pointer(known[STATISTICS], zero), (3, count))
+        scale = carray(pointer(known[GRAD_SCALE], 0.0), (1,))[0]
+        sign, decay, eps = cast(numbers[SIGN] / scale, zero), cast(numbers[DECAY], zero), cast(numbers[EPS], zero)
+        shrink = cast(1.0 - (1.0 - numbers[LR] * numbers[DECAY]), zero)  # the part that AdamW's factor takes away
+        floor = cast(numbers[EPS] ** 2 if adaterm else numbers[EPS] / (1.0 - numbers[BETA2]) if belief else 0.0, zero)
         for index in range(known[ITEM_COUNT]):
             if items[index, 6] % threads != thread:
                 continue
@@ -449,7 +337,7 @@ def worker(
                     part = _gauge(table, tensor, start, stop, sign, decay, added, zero, g_unit, p_unit, robust, l2)
                     parts[first + start // PIECE] = part
                 gauged = (end - begin + PIECE - 1) // PIECE
-                if _fetch_add(done, gauged) + gauged == pieces:
+                if fetch_add(done, gauged) + gauged == pieces:
                     total = 0.0
                     for piece in range(first, first + pieces):
                         total += parts[piece]
@@ -460,9 +348,9 @@ def worker(
                     else:
                         seen = _weigh_t_family(table, numbers, tensor, total, mine, zero, robust, adaptive, keep)
                     statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = seen
-                    _fetch_add(done, 1)
+                    fetch_add(done, 1)
             if kind != GAUGE:
-                while _load(done) <= pieces:  # other threads have yet to gauge, or one is weighing
+                while load(done) <= pieces:  # other threads have yet to gauge, or one is weighing
                     pass
                 last = begin + (end - begin - 1) // PIECE * PIECE
                 for start in range(last, begin - 1, -PIECE):  # what was gauged last is still in the cache
