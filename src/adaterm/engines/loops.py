@@ -67,6 +67,10 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     return njit(error_model="numpy", inline="always", **options)(function)
 
 
+_PER_TENSOR = {"adaterm_weigh", "adaterm_step_size", "t_family_weigh", "weigh", "t_weigh", "spread", "dof_of_spread"}
+"""The equations that are needed once for a tensor: not made part of the loops, they are compiled but once."""
+
+
 def _compiled_equations() -> dict[str, Any]:
     """The equations as functions that become part of the loops that call them."""
     primitives: dict[str, Callable[..., Any]] = {
@@ -82,7 +86,8 @@ def _compiled_equations() -> dict[str, Any]:
     scope |= {name: _compiled(function) for name, function in primitives.items()}
     for name, function in vars(equations).items():
         if isinstance(function, FunctionType) and name not in scope:
-            scope[name] = _compiled(FunctionType(function.__code__, scope, name))
+            rebuilt = FunctionType(function.__code__, scope, name)
+            scope[name] = njit(rebuilt, error_model="numpy") if name in _PER_TENSOR else _compiled(rebuilt)
     return scope
 
 
