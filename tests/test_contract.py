@@ -294,9 +294,11 @@ def test_the_default_engine_is_the_best_there_is(monkeypatch):
     assert _engine(params, Common(foreach=False)) is reference
     assert _engine(params, Common(fused=False)) is reference
     assert _engine(params, Common(differentiable=True)) is reference
-    assert _engine(on_accelerator, Common()) is fused
-    assert _engine(on_accelerator, Common(foreach=False)) is reference
-    assert _engine(on_accelerator, Common(fused=True, capturable=True)) is fused
+    with monkeypatch.context() as patched:
+        patched.setattr(gpu, "supports", lambda parameter: parameter.is_cuda)
+        assert _engine(on_accelerator, Common()) is fused
+        assert _engine(on_accelerator, Common(foreach=False)) is reference
+        assert _engine(on_accelerator, Common(fused=True, capturable=True)) is fused
     monkeypatch.setattr(gpu, "available", False)
     monkeypatch.setattr(cpu, "available", lambda: False)
     assert _engine(params, Common()) is reference

@@ -118,7 +118,7 @@ parameter = torch.zeros(5, requires_grad=True)
 parameter.grad = torch.ones(5)
 optimizer = adaterm.AdaTerm([parameter], fused=True)
 optimizer.step()
-(known,) = optimizer._last.jobs.known.values()
+(known,) = optimizer._last.jobs.known[0].values()
 types = ["float32"] * 3
 print(cpu._loops().worker(*types, *cpu._flags(known.job)).cache_hits)
 """

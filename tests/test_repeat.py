@@ -135,7 +135,7 @@ def test_alternating_gradients_do_not_make_new_jobs():
         for parameter in params[step % 2 :: 2]:
             parameter.grad = None
         optimizer.step()
-        jobs.append({id(known.job) for known in optimizer._last.jobs.known.values()})
+        jobs.append({id(known.job) for known in optimizer._last.jobs.known[0].values()})
     assert len(jobs[2]) == 2
     assert jobs[2:] == [jobs[2]] * 6
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from catalogue import ENGINES, give_gradients, parameters, train
+from catalogue import ENGINES, parameters, train
 
 import adaterm
 from adaterm.rounding import noise, rounded
@@ -77,10 +77,17 @@ def test_it_has_no_derivative():
 
 
 def test_layouts_round_like_their_memory():
-    start = torch.randn(2, 3, 4, 5).bfloat16()
-    params = [start.clone().requires_grad_(), start.clone(memory_format=torch.channels_last).requires_grad_()]
+    values = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    found = rounded(values, torch.tensor(1), 0)
+    in_memory = values.permute(0, 2, 3, 1).flatten()
+    assert torch.equal(found.permute(0, 2, 3, 1).flatten(), rounded(in_memory, torch.tensor(1), 0))
+
+
+def test_tensors_of_all_groups_round_differently():
+    params = [torch.ones(5000, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+    groups = [{"params": [p]} for p in params]
+    optimizer = adaterm.AdaTerm(groups, lr=1e-2, init_scale="gradient", stochastic_rounding=True)
     for parameter in params:
-        optimizer = adaterm.AdaTerm([parameter], stochastic_rounding=True, foreach=False)
-        give_gradients([parameter], 0)
-        optimizer.step()
-    assert params[1].is_contiguous(memory_format=torch.channels_last)
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert 0.0 < (params[0] != params[1]).double().mean() < 0.9

@@ -43,13 +43,18 @@ class Monitor:
         for found in alike.values():
             params = [parameter for parameter, _ in found]
             distance, trust = (torch.stack([statistics[k].double() for _, statistics in found]) for k in (0, 1))
-            seen = torch.stack([torch.ones_like(trust), (~distance.isfinite()).double(), trust], dim=1)
+            taken = ~trust.isnan()  # a step that GradScaler skipped is none
+            trust = torch.where(taken, trust, 1.0)
+            counted = [taken, taken & ~distance.isfinite(), torch.where(taken, trust, 0.0)]
+            seen = torch.stack([column.double() for column in counted], dim=1)
             for parameter, one in zip(params, trust, strict=True):
                 if parameter not in self._sums:
                     self._sums[parameter], self._least[parameter] = torch.zeros_like(seen[0]), torch.ones_like(one)
             torch._foreach_add_([self._sums[parameter] for parameter in params], seen.unbind())
             torch._foreach_minimum_([self._least[parameter] for parameter in params], trust.unbind())
-            self._dof |= {parameter: statistics.dof for parameter, statistics in found}
+            for parameter, statistics in found:
+                before = self._dof.get(parameter, statistics.dof)
+                self._dof[parameter] = torch.where(statistics.trust.isnan(), before, statistics.dof)
 
     def summary(self) -> dict[str, Summary]:
         """The record of each parameter by its name, or by group and position where names are missing or ambiguous."""
@@ -58,7 +63,7 @@ class Monitor:
             if parameter in self._sums:
                 steps, excluded, trust = self._sums[parameter].tolist()
                 least, dof = self._least[parameter].item(), self._dof[parameter].item()
-                found[name] = Summary(int(steps), int(excluded), trust / steps, least, dof)
+                found[name] = Summary(int(steps), int(excluded), trust / max(steps, 1.0), least, dof)
         return found
 
     def _named(self) -> list[tuple[str, Tensor]]:

@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 )
 
 from adaterm.engines import foreach, fused, gpu, reference
-from adaterm.engines.job import Job, Report, effective_gradient
+from adaterm.engines.job import Job, Report, effective_gradient, skipped, unscaled
 from adaterm.options import Common, option_names
 from adaterm.recall import Known, Recall
 from adaterm.rules import Rule, Size, Statistics
@@ -88,6 +88,8 @@ class RobustOptimizer(Optimizer):
                 loss = closure()
         self._last.jobs.check(self.state)
         plans = [self._recalled(index) or self._planned(group) for index, group in enumerate(self.param_groups)]
+        if self._begins_badly(plans):
+            return loss
         self._last.reports = [self._step_group(index, plan) for index, plan in enumerate(plans)]
         return loss
 
@@ -109,7 +111,7 @@ class RobustOptimizer(Optimizer):
         if isinstance(plan, Known):
             return plan.stepped, _run(fused, plan.job)
         group, (rule, options, engine) = self.param_groups[index], plan
-        stepped, job = self._job(group, rule, options)
+        stepped, job = self._job(index, rule, options)
         if engine is fused:
             self._last.jobs.remember(index, group, self._settings, self.state, stepped, job)
         reports = _run(engine, job)
@@ -117,12 +119,22 @@ class RobustOptimizer(Optimizer):
             self._replace_state(stepped, job)
         return stepped, reports
 
+    def _begins_badly(self, plans: list[Any]) -> bool:
+        """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
+        _, found_inf = self._scaler()
+        if found_inf is None or all(isinstance(plan, Known) for plan in plans):
+            return False
+        params = [parameter for group in self.param_groups for parameter in group["params"]]
+        fresh = any(parameter.grad is not None and not self.state.get(parameter) for parameter in params)
+        return fresh and bool(found_inf.item())
+
     def _scaler(self) -> tuple[Tensor | None, Tensor | None]:
         """What GradScaler leaves for an optimizer that unscales by itself."""
         return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
 
-    def _job(self, group: dict[str, Any], rule: Rule, options: Common) -> tuple[list[Tensor], Job]:
+    def _job(self, index: int, rule: Rule, options: Common) -> tuple[list[Tensor], Job]:
         """The parameters that take part in a step of this group, and the job to do with them."""
+        group, first = self.param_groups[index], sum(len(before["params"]) for before in self.param_groups[:index])
         params: list[Tensor] = []
         grads: list[Tensor] = []
         state: list[list[Tensor]] = [[] for _ in (*_TENSORS, *rule.scalar_names)]
@@ -140,7 +152,7 @@ class RobustOptimizer(Optimizer):
             means=lists[2],
             scales=lists[3],
             scalars=dict(zip(rule.scalar_names, scalars, strict=True)),
-            positions=list(range(len(params))),
+            positions=[first + i for i, p in enumerate(group["params"]) if p.grad is not None and p.numel()],
             kept=self._last.kept,
         )
         job.grad_scale, job.found_inf = self._scaler()
@@ -168,7 +180,7 @@ class RobustOptimizer(Optimizer):
                 continue
             entry = self.state[parameter]
             if not entry.keys() >= needed:
-                _complete(entry, names, rule, options, parameter)
+                _complete(entry, names, rule, options, parameter, self._scaler()[0])
             step = entry["step"]
             misplaced = step.is_cpu != parameter.is_cpu or step.dtype != torch.float32
             if misplaced and _engine([parameter], options) is fused:
@@ -203,7 +215,9 @@ class RobustOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        kept = self._last.kept if "_last" in self.__dict__ else []
         self._last = _LastStep()
+        self._last.kept = kept  # captured graphs may still be replayed
         self.defaults = self._signature | self.defaults
         self._settings = [name for name in self.defaults if name != "lr"]
         self._step_supports_amp_scaling = bool(self.defaults["fused"])
@@ -223,6 +237,9 @@ def _run(engine: ModuleType, job: Job) -> list[Report]:
     if not job.params:
         return []
     with torch.set_grad_enabled(job.options.differentiable):
+        if engine is not fused and (job.grad_scale is not None or job.found_inf is not None):
+            plain = unscaled(job)
+            return engine.run(plain) if plain else [skipped(job)]
         reports: list[Report] = engine.run(job)
     if engine is fused:
         job.grads = []  # a job that is kept must not keep gradients alive
@@ -271,22 +288,32 @@ def _step_count(value: float, parameter: Tensor, on_device: bool) -> Tensor:
     )
 
 
-def _complete(entry: dict[str, Tensor], names: tuple[str, ...], rule: Rule, options: Common, parameter: Tensor) -> None:
+def _complete(
+    entry: dict[str, Tensor],
+    names: tuple[str, ...],
+    rule: Rule,
+    options: Common,
+    parameter: Tensor,
+    grad_scale: Tensor | None,
+) -> None:
     """Make the state that a new parameter, or an option that was switched on, needs."""
-    fresh = _initial_state(rule, options, parameter)
+    fresh = _initial_state(rule, options, parameter, grad_scale)
     if entry and "bias_correction" in fresh:
         fresh["bias_correction"].fill_(1.0)  # averages with a past have nothing left to correct
     entry |= {name: fresh[name] for name in names if name not in entry}
 
 
 @torch.no_grad()
-def _initial_state(rule: Rule, options: Common, parameter: Tensor) -> dict[str, Tensor]:
+def _initial_state(rule: Rule, options: Common, parameter: Tensor, grad_scale: Tensor | None) -> dict[str, Tensor]:
     mean = torch.zeros_like(parameter, dtype=_state_dtype(parameter), memory_format=torch.preserve_format)
     scale = torch.empty_like(mean)
     (reals,) = _as_reals([scale])
     reals.fill_(rule.initial_scale)
     if rule.init_scale == "gradient" and parameter.grad is not None:
-        power = _mean_square(parameter, parameter.grad, options, reals.dtype)
+        gradient = parameter.grad.to(mean.dtype)
+        if grad_scale is not None:
+            gradient = gradient / grad_scale.to(gradient.device)
+        power = _mean_square(parameter, gradient, options, reals.dtype)
         reals.copy_(torch.where(power.isfinite(), power, 0.0).clamp_min(rule.initial_scale))
     scalars = rule.initial_scalars(Size.of(reals))
     return {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adaterm.engines.job import Job
 
-_MOST = 32  # jobs: a group has one for every set of parameters that had gradients together
+_MOST = 8  # jobs of a group: it has one for every set of parameters that had gradients together
 _layout = attrgetter("layout")
 
 
@@ -29,13 +29,14 @@ class Known:
     state: list[Any]
     held: list[Tensor]
     addresses: list[int]
+    sizes: list[int]
 
 
 class Recall:
     """The jobs of an optimizer; one is done again only with nothing changed but gradients and learning rate."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[Any, ...], Known] = {}
+        self.known: dict[int, dict[tuple[bool, ...], Known]] = {}
         self._entries: list[Any] = []
 
     def check(self, state: Mapping[Tensor, Any]) -> None:
@@ -56,12 +57,12 @@ class Recall:
         values, members = [group[name] for name in settings], {id(parameter) for parameter in stepped}
         if any(isinstance(value, list) for value in values):  # a list may change and yet be the same
             return
-        if len(self.known) >= _MOST:
-            self.known.clear()
+        jobs = self.known.setdefault(index, {})
+        if len(jobs) >= _MOST:
+            del jobs[next(iter(jobs))]
         entries, held = [state[parameter] for parameter in stepped], job.held()
         self._entries = list(state.values())
-        given = [parameter.grad is not None for parameter in group["params"]]
-        self.known[index, *given] = Known(
+        jobs[tuple([parameter.grad is not None for parameter in group["params"]])] = Known(
             job,
             stepped,
             settings=values,
@@ -72,6 +73,7 @@ class Recall:
             state=_values(entries),
             held=held,
             addresses=_addresses(held),
+            sizes=_sizes(group["params"]),
         )
 
     def recall(self, index: int, group: dict[str, Any], settings: list[str]) -> Known | None:
@@ -79,7 +81,7 @@ class Recall:
         if not self.known or torch.compiler.is_compiling():
             return None
         grads = [parameter.grad for parameter in group["params"]]
-        known = self.known.get((index, *[grad is not None for grad in grads]))
+        known = self.known.get(index, {}).get(tuple([grad is not None for grad in grads]))
         if known is None:
             return None
         job, lr = known.job, group["lr"]
@@ -92,6 +94,7 @@ class Recall:
             and {*map(_layout, present)} <= {torch.strided}
             and _same(_values(known.entries), known.state)
             and _addresses(known.held) == known.addresses
+            and _sizes(group["params"]) == known.sizes
         ):
             return None
         job.grads = present
@@ -106,6 +109,10 @@ def _same(found: list[Any], known: list[Any]) -> bool:
 
 def _values(entries: list[dict[str, Any]]) -> list[Any]:
     return list(chain.from_iterable(map(dict.values, entries)))
+
+
+def _sizes(tensors: list[Tensor]) -> list[int]:
+    return list(map(Tensor.numel, tensors))
 
 
 def _addresses(tensors: list[Tensor]) -> list[int]:

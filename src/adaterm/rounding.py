@@ -20,6 +20,7 @@ def noise(index: Any, step: Any, position: Any) -> Any:
 def rounded(values: Tensor, step: Tensor, position: int) -> Tensor:
     """Float32 values that bfloat16 can hold."""
     index = torch.arange(values.numel(), device=values.device).as_strided(values.shape, values.stride())
+    values = values.float()
     raw = values.view(torch.int32).long()
     moved = ((raw + noise(index, step, position)) & 0xFFFF0000).int().view(torch.float32)
     return torch.where(values.isfinite(), moved, values)

@@ -6,6 +6,7 @@ pieces, and are added up in the same order, however many threads there are.
 """
 
 import ctypes
+import os
 from functools import lru_cache
 from importlib import import_module
 from itertools import pairwise
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from adaterm.engines.job import Job
 from adaterm.engines.table import Table
@@ -37,7 +39,8 @@ def available() -> bool:
 
 def supports(parameter: Tensor) -> bool:
     """Whether the engine can step this parameter."""
-    return parameter.is_cpu and parameter.dtype in _PRECISIONS and available()
+    plain = type(parameter) in (Tensor, Parameter) and parameter.dtype in _PRECISIONS
+    return parameter.is_cpu and plain and available() and (parameter.dtype != torch.float16 or _loops().has_half())
 
 
 @lru_cache
@@ -47,20 +50,25 @@ def _loops() -> ModuleType:
 
 
 @lru_cache
-def _team() -> tuple[Any, int, int]:
+def _team() -> tuple[Any, int, int, int]:
     """How to run a function in torch's own threads, which may still be awake from the backward pass.
 
-    They are OpenMP's: its GNU entry point, and the addresses of two functions that tell a thread who it is. Where there
-    is no such entry point, the caller's thread works alone.
+    They are OpenMP's: its GNU entry point, and the addresses of functions that tell a thread who it is, and let others
+    run while it waits. Where there is no such entry point, the caller's thread works alone.
     """
-    names = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num")
+    names = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num", "sched_yield")
     try:
         parallel, *who = (getattr(ctypes.CDLL(None), name) for name in names)
     except (AttributeError, OSError, TypeError):
-        return None, 0, 0
+        return None, 0, 0, 0
     parallel.argtypes, parallel.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
-    count, number = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in who)
-    return parallel, count, number
+    count, number, rest = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in who)
+    return parallel, count, number, rest
+
+
+def _threads() -> int:
+    """As many as torch uses, but not more than there are processors for: threads that wait for each other must run."""
+    return min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
 
 
 class Bucket:
@@ -74,11 +82,11 @@ class Bucket:
         self.table = torch.frombuffer(self.known.values, dtype=torch.int64)
         self.contexts: dict[int, tuple[Tensor, Tensor]] = {}
         self.work = loops.worker(*types, *_flags(job))
-        self.statistics = torch.empty(3, count, dtype=dtype)
-        self.counters = torch.zeros(count * loops.LINE // 8, dtype=torch.int64)
-        self.scale = torch.ones(1, dtype=torch.float64)
-        self.parts = torch.empty(sum(self.known.chunks), dtype=torch.float64)
-        self.coefficients = torch.zeros(count, loops.COEFFICIENTS, dtype=dtype)
+        self.statistics = torch.empty(3, count, dtype=dtype, device="cpu")
+        self.counters = torch.zeros(count * loops.LINE // 8, dtype=torch.int64, device="cpu")
+        self.scale = torch.ones(1, dtype=torch.float64, device="cpu")
+        self.parts = torch.empty(sum(self.known.chunks), dtype=torch.float64, device="cpu")
+        self.coefficients = torch.zeros(count, loops.COEFFICIENTS, dtype=dtype, device="cpu")
         self.large = sum(self.known.sizes) >= _WORTH_THREADS
 
     def step(self, job: Job, grads: list[Tensor]) -> Tensor:
@@ -90,7 +98,7 @@ class Bucket:
         self.known.update(job, grads)
         self.counters.zero_()
         parallel, *_ = _team()
-        threads = torch.get_num_threads() if self.large and parallel else 1
+        threads = _threads() if self.large and parallel else 1
         if threads not in self.contexts:
             self.contexts[threads] = self._context(threads)
         context, _ = self.contexts[threads]
@@ -102,11 +110,11 @@ class Bucket:
 
     def _context(self, threads: int) -> tuple[Tensor, Tensor]:
         """What the threads are told, in the order of the loops' context, and the items that it refers to."""
-        items = torch.tensor(_items(self.known, threads))
-        told = [*(_team()[1:] if threads > 1 else (0, 0)), len(self.known.sizes), self.table.data_ptr()]
+        items = torch.tensor(_items(self.known, threads), device="cpu")
+        told = [*(_team()[1:] if threads > 1 else (0, 0, 0)), len(self.known.sizes), self.table.data_ptr()]
         told += [len(items), items.data_ptr(), len(self.parts), self.parts.data_ptr()]
         others = (self.counters, self.coefficients, self.statistics, self.scale)
-        return torch.tensor(told + [tensor.data_ptr() for tensor in others]), items
+        return torch.tensor(told + [tensor.data_ptr() for tensor in others], device="cpu"), items
 
 
 def _flags(job: Job) -> tuple[bool, ...]:
@@ -127,7 +135,7 @@ def _items(known: Table, threads: int) -> list[tuple[int, ...]]:
     whole, shared, loads = [], [], [0] * threads
     for index in sorted(range(len(known.sizes)), key=lambda it: -known.sizes[it]):
         size, pieces = known.sizes[index], (sum(known.chunks[:index]), known.chunks[index])
-        if size > _SHARED and threads > 1:
+        if size >= _SHARED and threads > 1:
             cuts = [min(size, loops.PIECE * (pieces[1] * part // threads)) for part in range(threads + 1)]
             for kind in (loops.GAUGE, loops.MOVE):
                 parts = enumerate(pairwise(cuts))

@@ -1,14 +1,13 @@
 """The fused engines behind one door: each parameter goes to the kernels of its device, with those of its precision."""
 
 from collections import defaultdict
-from math import nan
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from adaterm.engines import cpu, foreach, gpu
-from adaterm.engines.job import Job, Report
+from adaterm.engines.job import Job, Report, skipped, unscaled
 
 
 def supports(parameter: Tensor) -> bool:
@@ -30,34 +29,41 @@ def refuse(params: list[Tensor]) -> NoReturn:
 def run(job: Job) -> list[Report]:
     """Take one step with every parameter of the job."""
     if "buckets" not in job.scratch:
-        job.scratch["buckets"] = _buckets(job)
+        with torch.inference_mode(False):  # what is made here serves later steps, in any mode
+            job.scratch["buckets"] = _buckets(job)
     reports = []
     for indices, bucket in job.scratch["buckets"]:
         if bucket is None:
-            reports += _left_over(job, indices)
+            some = job.select(indices)
+            plain = unscaled(some)
+            for known, statistics in foreach.run(plain) if plain else [skipped(some)]:
+                reports.append(Report([indices[index] for index in known], statistics))
         else:
             whole = len(indices) == len(job.grads)
             grads = job.grads if whole else [job.grads[index] for index in indices]
             reports.append(Report(indices, bucket.step(job, grads)))
+    torch.autograd.graph.increment_version(job.params)  # the kernels write behind autograd's back
     return reports
-
-
-def _left_over(job: Job, indices: list[int]) -> list[Report]:
-    """Step parameters with gaps between their elements; foreach knows nothing of GradScaler."""
-    some = job.select(indices)
-    if some.found_inf is not None and some.found_inf.item():
-        return [Report(indices, torch.full((3, len(indices)), nan, device=some.params[0].device))]
-    if some.grad_scale is not None:
-        scale = some.grad_scale
-        some.grads = [grad / scale.to(grad.device, grad.dtype) for grad in some.grads]
-    return [Report([indices[index] for index in known], statistics) for known, statistics in foreach.run(some)]
 
 
 def _buckets(job: Job) -> list[tuple[list[int], Any]]:
     """Parameters that go together, with what steps them; those with gaps between their elements are left to foreach."""
     found = defaultdict(list)
     for index, (parameter, gradient, mean) in enumerate(zip(job.params, job.grads, job.means, strict=True)):
-        dense = torch.ops.aten.is_non_overlapping_and_dense(parameter)
-        home = None if not dense else gpu.Bucket if gpu.supports(parameter) else cpu.Bucket
+        plain = torch.ops.aten.is_non_overlapping_and_dense(parameter) and type(gradient) is Tensor
+        home = None if not plain else gpu.Bucket if gpu.supports(parameter) else cpu.Bucket
+        for state in (mean, job.scales[index]):
+            _fit(state, parameter)
         found[home, parameter.device, parameter.dtype, gradient.dtype, mean.dtype].append(index)
     return [(indices, home and home(job.select(indices))) for (home, *_), indices in found.items()]
+
+
+def _fit(state: Tensor, parameter: Tensor) -> None:
+    """Give a state the parameter's order of elements in memory, which may have changed, or the state was loaded."""
+    if state.shape != parameter.shape:
+        raise RuntimeError(
+            f"a parameter of shape {tuple(parameter.shape)} has state of shape {tuple(state.shape)}: "
+            "the state that was loaded is of another model"
+        )
+    if state.stride() != parameter.stride():
+        state.data = torch.empty_like(parameter, dtype=state.dtype).copy_(state)

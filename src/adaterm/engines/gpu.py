@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from adaterm.engines.job import Job
 from adaterm.engines.table import Table
@@ -30,7 +31,8 @@ _WARPS = 16
 
 def supports(parameter: Tensor) -> bool:
     """Whether the engine can step this parameter: on a GPU, or anywhere in Triton's interpreter."""
-    return available and (parameter.is_cuda or interpreted) and parameter.dtype in _PRECISIONS
+    plain = type(parameter) in (Tensor, Parameter) and parameter.dtype in _PRECISIONS
+    return available and plain and (parameter.is_cuda or interpreted)
 
 
 @lru_cache
@@ -46,9 +48,10 @@ class Bucket:
         kernels, mean, count = _kernels(), job.means[0], len(job.params)
         self.device, dtype = mean.device, mean.dtype
         self.known = Table(job, kernels.CHUNK.value)
-        owners = torch.repeat_interleave(torch.arange(count, dtype=torch.int32), torch.tensor(self.known.chunks))
-        owners = owners.pin_memory() if mean.is_cuda else owners  # so that nothing waits for the copy
-        self.owners = owners.to(self.device, non_blocking=True)  # the tensor of each chunk
+        chunks = torch.tensor(self.known.chunks, device="cpu")
+        owners = torch.repeat_interleave(torch.arange(count, dtype=torch.int32, device="cpu"), chunks)
+        self.host_owners = owners.pin_memory() if mean.is_cuda else owners  # so that nothing waits for the copy
+        self.owners = self.host_owners.to(self.device, non_blocking=True)  # the tensor of each chunk
         self.table = torch.empty(len(self.known.values), dtype=torch.int64, device=self.device)
         self.coefficients = torch.empty(count, kernels.COEFFICIENTS.value, dtype=dtype, device=self.device)
         self.parts = torch.empty(len(owners), dtype=dtype, device=self.device)
@@ -61,7 +64,8 @@ class Bucket:
         }
         self.rounds = job.params[0].dtype == torch.bfloat16
         # Hopper and later can start a kernel's programs before all of the last kernel's have ended.
-        self.overlaps = self.device.type == "cuda" and torch.cuda.get_device_capability(self.device) >= (9, 0)
+        nvidia = self.device.type == "cuda" and torch.version.hip is None
+        self.overlaps = nvidia and torch.cuda.get_device_capability(self.device) >= (9, 0)
         self.captured = False
         self.launches: dict[tuple[Any, ...], tuple[Any, Any, tuple[Any, ...], tuple[Any, ...]]] = {}
 
@@ -84,16 +88,16 @@ class Bucket:
         capturing = self.table.is_cuda and torch.cuda.is_current_stream_capturing()
         if changed:
             if self.captured:  # a graph reads the old table at every replay
-                self.table = torch.empty_like(self.table)
-                job.kept.append(self.table)
+                self.table, self.captured = torch.empty_like(self.table), False
             host = torch.frombuffer(self.known.values, dtype=torch.int64)
             host = host.pin_memory() if self.table.is_cuda else host
+            self.table.copy_(host, non_blocking=True)
             if capturing:
                 job.kept.append(host)
-            self.table.copy_(host, non_blocking=True)
-        if capturing and not self.captured:
+        if capturing:
             self.captured = True
             job.kept += [self, self.table]
+            self.known.forget()  # the copy is only recorded: the next step is to make its own
 
     def _launch(self, job: Job, given: list[Tensor | None]) -> None:
         options = job.options

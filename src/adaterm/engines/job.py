@@ -1,6 +1,7 @@
 """What an engine is given: a rule, its options and the tensors of one parameter group."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import nan
 from typing import Any, NamedTuple
 
 import torch
@@ -78,6 +79,22 @@ class Job:
         """The part of a parameter that decoupled decay takes away: that of AdamW's factor 1 - lr * weight_decay."""
         part = lr * self.options.weight_decay
         return part if isinstance(part, Tensor) else 1.0 - (1.0 - part)
+
+
+def unscaled(job: Job) -> Job | None:
+    """The job with GradScaler's part done, for an engine that knows nothing of it; None if the step is skipped."""
+    if job.found_inf is not None and job.found_inf.item():
+        return None
+    if job.grad_scale is None:
+        return job
+    wide = [grad.to(torch.promote_types(grad.dtype, torch.float32)) for grad in job.grads]
+    grads = [grad / job.grad_scale.to(grad.device) for grad in wide]
+    return replace(job, grads=grads, grad_scale=None, found_inf=None)
+
+
+def skipped(job: Job) -> "Report":
+    """What there is to report of a step that is skipped."""
+    return Report(list(range(len(job.params))), torch.full((3, len(job.params)), nan, device=job.params[0].device))
 
 
 class Report(NamedTuple):

@@ -1,12 +1,14 @@
 """The fused engine's loops for a CPU, in Numba, over the same equations as every other engine."""
 
 import hashlib
+import platform
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 from numba import carray, cfunc, njit, types
 
@@ -39,6 +41,7 @@ from adaterm.engines.table import (
 )
 
 PIECE = 1 << 16  # elements whose part of a distance is added up on its own, whoever does it
+_PATIENCE = 1000  # looks at a counter before other programs may run
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
 WHOLE, GAUGE, MOVE = range(3)  # what to do with the elements of an item
 VALID, RATE, SCALE_RATE, DISTANCE, TENSOR_DOF, WEIGHT, STEP_SIZE, CORRECTION = range(8)
@@ -48,6 +51,7 @@ ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first pie
 (
     NUM_THREADS,
     THREAD_NUM,
+    YIELD,
     TENSORS,
     TABLE,
     ITEM_COUNT,
@@ -58,8 +62,8 @@ ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first pie
     ALL_COEFFICIENTS,
     STATISTICS,
     GRAD_SCALE,
-) = range(12)
-CONTEXT = 12
+) = range(13)
+CONTEXT = 13
 LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
 
 
@@ -124,7 +128,7 @@ def _summed(robust: bool, l2: bool) -> Any:
     """The function that adds up a block's part of the distance, in an order that the processor likes."""
 
     def total(g: Any, m: Any, v: Any, p: Any, sign: Any, decay: Any, eps: Any) -> Any:
-        found = sign * 0
+        found = sign - sign  # a bare 0 would be added up in double precision
         for i in range(len(g)):
             gradient = sign * wide(g[i], sign)
             if l2:
@@ -287,6 +291,11 @@ def _move_t_family(g, m, v, p, mine, place, sign, decay, shrink, floor, eps, bel
         p[i] = _stored(parameter, p[i], begin + i, step, position, stochastic)
 
 
+def has_half() -> bool:
+    """Whether this processor converts float16; x86 has learnt it in 2012."""
+    return "x86" not in platform.machine().lower() or bool(llvm.get_host_cpu_features().get("f16c"))
+
+
 def _fingerprint() -> str:
     """Changes with what the loops are made of; of other files than this one Numba's cache would not know."""
     files = [Path(module.__file__) for module in (equations, rounding, layout, intrinsics)]
@@ -355,8 +364,11 @@ def worker(
                     statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = seen
                     fetch_add(done, 1)
             if kind != GAUGE:
+                waited = 0
                 while load(done) <= pieces:  # other threads have yet to gauge, or one is weighing
-                    pass
+                    waited += 1
+                    if waited > _PATIENCE and known[YIELD] != 0:
+                        call(known[YIELD])
                 last = begin + (end - begin - 1) // PIECE * PIECE
                 for start in range(last, begin - 1, -PIECE):  # what was gauged last is still in the cache
                     stop = min(end, start + PIECE)

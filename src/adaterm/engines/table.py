@@ -55,6 +55,8 @@ class Table:
 
     def arranged(self, grads: list[Tensor]) -> list[Tensor]:
         """The gradients with the parameters' order of elements in memory."""
+        if any(map(Tensor.is_neg, grads)):
+            grads = [grad.resolve_neg() for grad in grads]
         if self._contiguous and all(map(Tensor.is_contiguous, grads)):
             return grads
         return [_like(grad, parameter) for grad, parameter in zip(grads, self._params, strict=True)]
@@ -74,6 +76,10 @@ class Table:
             self._numbers = numbers
             changed = True
         return changed
+
+    def forget(self) -> None:
+        """Let the next update count as a change."""
+        self._addresses, self._numbers = [], []
 
     def _set(self, column: int, values: Sequence[int]) -> None:
         self.values[HEAD + column :: ROW] = array("q", values)

@@ -1,0 +1,178 @@
+"""What users do around a step: the default engine must bear it as torch's default Adam does."""
+
+import pytest
+import torch
+from catalogue import ENGINES, assert_close, give_gradients, parameters
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+import adaterm
+
+
+def test_a_model_may_change_its_memory_format():
+    ends = []
+    for flags in ({}, {"foreach": False}):
+        torch.manual_seed(0)
+        model = nn.Conv2d(3, 8, 3)
+        optimizer = adaterm.AdaTerm(model.parameters(), lr=0.1, **flags)
+        for step in range(6):
+            if step == 3:
+                model.to(memory_format=torch.channels_last)
+            give_gradients(list(model.parameters()), step)
+            optimizer.step()
+        ends.append((model, optimizer))
+    assert_close(ends[0][0].weight, ends[1][0].weight, 1e-5)
+
+
+def test_a_checkpoint_may_have_another_memory_format():
+    ends = []
+    for flags in ({}, {"foreach": False}):
+        torch.manual_seed(0)
+        first, second = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last), nn.Conv2d(3, 8, 3)
+        second.load_state_dict(first.state_dict())
+        optimizer = adaterm.AdaTerm(first.parameters(), lr=0.1, **flags)
+        give_gradients(list(first.parameters()), 0)
+        optimizer.step()
+        second.load_state_dict(first.state_dict())
+        other = adaterm.AdaTerm(second.parameters(), lr=0.1, **flags)
+        other.load_state_dict(optimizer.state_dict())
+        give_gradients(list(second.parameters()), 1)
+        other.step()
+        ends.append(second)
+    assert_close(ends[0].weight, ends[1].weight, 1e-5)
+
+
+def test_the_state_of_another_model_is_refused():
+    small, large = [torch.zeros(10, requires_grad=True)], [torch.zeros(20_000, requires_grad=True)]
+    optimizer = adaterm.AdaTerm(small)
+    give_gradients(small, 0)
+    optimizer.step()
+    other = adaterm.AdaTerm(large)
+    other.load_state_dict(optimizer.state_dict())
+    give_gradients(large, 0)
+    with pytest.raises(RuntimeError, match=r"shape \(20000,\) has state of shape \(10,\)"):
+        other.step()
+
+
+def test_a_parameter_may_shrink_in_place():
+    parameter = torch.ones(16, requires_grad=True)
+    optimizer = adaterm.AdaTerm([parameter])
+    give_gradients([parameter], 0)
+    optimizer.step()
+    whole = parameter.data
+    parameter.data = whole[:4]
+    parameter.grad = torch.ones(4)
+    with pytest.raises(RuntimeError, match="shape"):
+        optimizer.step()
+
+
+def test_tensor_subclasses_take_the_plain_way():
+    parameter = TwoTensor(torch.ones(3), torch.ones(3)).requires_grad_()
+    optimizer = adaterm.AdaTerm([parameter], lr=0.1, init_scale="gradient")
+    parameter.grad = TwoTensor(torch.ones(3), torch.ones(3))
+    for _ in range(3):
+        optimizer.step()
+    assert (parameter.a < 1.0).all()
+
+
+def test_the_default_device_does_not_matter():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params)
+    give_gradients(params, 0)
+    torch.set_default_device("meta")
+    try:
+        optimizer.step()
+    finally:
+        torch.set_default_device(None)
+    assert all(p.isfinite().all() for p in params)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_autograd_notices_that_parameters_changed(engine):
+    parameter = torch.ones(3, requires_grad=True)
+    optimizer = adaterm.AdaTerm([parameter], **ENGINES[engine])
+    loss = parameter.square().sum()
+    parameter.grad = torch.ones(3)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("fused", [None, True, False])
+def test_gradscaler_and_a_scale_from_the_first_gradient(fused):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = adaterm.AdaTerm(model.parameters(), init_scale="gradient", fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    for poison in (float("inf"), 1.0, 1.0):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(2, 4)).square().mean() * poison).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert poison == 1.0 or not optimizer.state
+    state = optimizer.state[model.weight]
+    assert state["step"] == 2
+    assert 1e-6 < state["exp_scale"].mean() < 10.0
+
+
+def test_gradscaler_and_a_group_that_is_not_fused():
+    model = nn.Linear(4, 4)
+    groups = [{"params": [model.weight]}, {"params": [model.bias], "fused": False}]
+    optimizer = adaterm.AdaTerm(groups, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    for poison in (1.0, float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(2, 4)).square().mean() * poison).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert [float(optimizer.state[p]["step"]) for p in model.parameters()] == [2.0, 2.0]
+    assert optimizer.state[model.bias]["exp_avg"].abs().max() < 10.0
+
+
+def test_a_skipped_step_is_none_for_the_monitor():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params, fused=True)
+    monitor = adaterm.Monitor(optimizer)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(0.0)
+    for step in range(4):
+        optimizer.found_inf.fill_(float(step == 2))
+        give_gradients(params, step)
+        optimizer.step()
+    for summary in monitor.summary().values():
+        assert (summary.steps, summary.excluded) == (3, 0)
+        assert summary.mean_trust == summary.mean_trust
+        assert summary.dof == summary.dof
+
+
+def test_many_groups_are_remembered():
+    params = parameters([(3,)] * 100)
+    optimizer = adaterm.AdaTerm([{"params": [p]} for p in params], fused=True)
+    jobs = []
+    for step in range(3):
+        give_gradients(params, step)
+        optimizer.step()
+        jobs.append([id(known.job) for each in optimizer._last.jobs.known.values() for known in each.values()])
+    assert len(jobs[0]) == 100
+    assert jobs[0] == jobs[1] == jobs[2]
+
+
+def test_a_step_may_begin_in_inference_mode():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params)
+    for step in range(4):
+        give_gradients(params, step)
+        with torch.inference_mode(step == 1):
+            optimizer.step()
+    assert optimizer.state[params[0]]["step"] == 4
+
+
+def test_a_negative_view_is_a_negative_gradient():
+    ends = []
+    for negative in (False, True):
+        params = parameters()
+        optimizer = adaterm.AdaTerm(params)
+        for p in params:
+            p.grad = torch._neg_view(torch.ones_like(p)) if negative else -torch.ones_like(p)
+        optimizer.step()
+        ends.append(params)
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
