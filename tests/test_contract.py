@@ -306,7 +306,7 @@ def test_the_default_engine_is_the_best_there_is(monkeypatch):
     assert _engine(params, Common()) is foreach
     assert _engine(params, Common(**tensor_lr)) is reference
     assert _engine(params, Common(**tensor_lr, capturable=True)) is foreach
-    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu.*it needs numba"):
+    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu.*on cpu it needs numba"):
         _engine(params, Common(fused=True))
 
 

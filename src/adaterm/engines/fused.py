@@ -18,11 +18,15 @@ def supports(parameter: Tensor) -> bool:
 def refuse(params: list[Tensor]) -> NoReturn:
     """Say what `fused=True` would need."""
     kinds = {f"{p.dtype} on {p.device.type}" for p in params if not supports(p)}
-    needs = [] if gpu.available else ["on a GPU it needs triton and a C compiler"]
-    needs += [] if cpu.available() else ["on a CPU it needs numba: pip install 'adaterm[cpu]'"]
+    missing = {
+        "cuda": (gpu.available, "triton and a C compiler"),
+        "cpu": (cpu.available(), "numba (pip install numba)"),
+    }
+    devices = [device for device, (here, _) in missing.items() if here]
+    needs = [f"; on {device} it needs {what}" for device, (here, what) in missing.items() if not here]
     raise RuntimeError(
         "`fused=True` requires all the params to be floating point Tensors of supported devices: "
-        f"['cuda', 'cpu'] but there is {', '.join(sorted(kinds))}" + "".join(f"; {need}" for need in needs)
+        f"{devices} but there is {', '.join(sorted(kinds))}{''.join(needs)}"
     )
 
 
