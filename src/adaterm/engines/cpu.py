@@ -68,7 +68,8 @@ def _team() -> tuple[Any, int, int, int]:
 
 def _threads() -> int:
     """As many as torch uses, but not more than there are processors for: threads that wait for each other must run."""
-    return min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(torch.get_num_threads(), allowed)
 
 
 class Bucket:
