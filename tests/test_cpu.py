@@ -18,7 +18,9 @@ LARGE = [(600_001,), (70_000,), (300, 1000), (5,)]
 
 
 @pytest.fixture(autouse=True)
-def _threads():
+def _threads(monkeypatch):
+    """As many threads as a test asks for, also where there are not so many processors."""
+    monkeypatch.setattr(cpu, "_threads", torch.get_num_threads)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -40,6 +42,13 @@ def test_any_number_of_threads_gives_the_same_bits():
             assert torch.equal(a, b), (threads, tuple(a.shape))
             for name, value in right.state[b].items():
                 assert torch.equal(optimizer.state[a][name], value), (threads, name)
+
+
+def test_no_more_threads_than_processors(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2})
+    torch.set_num_threads(7)
+    assert cpu._threads() == 3
 
 
 def test_fewer_threads_than_asked_for_do_all_the_work(monkeypatch):
