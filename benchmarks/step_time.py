@@ -126,6 +126,15 @@ def replayed(step: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
+def stepped(optimizer: torch.optim.Optimizer, gradients: list[list[Tensor]], device: str) -> float:
+    """The wall time of a step with other gradient tensors than the last one had, as after a backward pass."""
+    params = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    gradients.reverse()
+    for parameter, gradient in zip(params, gradients[0], strict=True):
+        parameter.grad = gradient
+    return seconds(optimizer.step, device)
+
+
 def copy_speed(device: str) -> float:
     """Bytes a second that a copy reads and writes."""
     source = torch.randn(2**28 if device == "cuda" else 2**25, device=device)
@@ -141,18 +150,17 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Milliseconds a step of each method, eager and replayed as a graph, over the same parameters and gradients."""
     params = [torch.randn(shape, device=device, dtype=dtype) for shape in shapes]
-    for parameter in params:
-        parameter.grad = torch.randn_like(parameter)
+    gradients = [[torch.randn_like(parameter) for parameter in params] for _ in range(2)]
     makers = methods(device, also)
     if device == "cpu":
-        return taking_turns({name: make(params) for name, make in makers.items()}, repetitions)
+        return taking_turns({name: make(params) for name, make in makers.items()}, gradients, repetitions)
     found = {}
     for name, make in makers.items():
         optimizer = make(params)
         for _ in range(3):
-            optimizer.step()
-        count = max(5, min(repetitions, math.ceil(2.0 / seconds(optimizer.step, device))))
-        row = {"eager": 1e3 * statistics.median(seconds(optimizer.step, device) for _ in range(count))}
+            stepped(optimizer, gradients, device)
+        count = max(5, min(repetitions, math.ceil(2.0 / stepped(optimizer, gradients, device))))
+        row = {"eager": 1e3 * statistics.median(stepped(optimizer, gradients, device) for _ in range(count))}
         if "foreach=False" not in name:
             for group in optimizer.param_groups:
                 group["capturable"] = True
@@ -164,14 +172,16 @@ def measure(
     return found
 
 
-def taking_turns(optimizers: dict[str, torch.optim.Optimizer], repetitions: int) -> dict[str, dict[str, float]]:
+def taking_turns(
+    optimizers: dict[str, torch.optim.Optimizer], gradients: list[list[Tensor]], repetitions: int
+) -> dict[str, dict[str, float]]:
     """Each method's median, of rounds in which every method steps a few times and its last step counts."""
     times: dict[str, list[float]] = {name: [] for name in optimizers}
     for _ in range(repetitions):
         for name, optimizer in optimizers.items():
             for _ in range(3):
-                optimizer.step()
-            times[name].append(seconds(optimizer.step, "cpu"))
+                stepped(optimizer, gradients, "cpu")
+            times[name].append(stepped(optimizer, gradients, "cpu"))
     return {name: {"eager": 1e3 * statistics.median(row)} for name, row in times.items()}
 
 
