@@ -61,12 +61,16 @@ def gpt2() -> list[tuple[int, ...]]:
 
 
 def llama() -> list[tuple[int, ...]]:
-    layer = [*[(2048, 2048)] * 4, *[(5632, 2048)] * 2, (2048, 5632), (2048,), (2048,)]
-    return [(32000, 2048), *(layer * 16), (2048,)]
+    layer = [(2048, 2048), (512, 2048), (512, 2048), (2048, 2048), *[(8192, 2048)] * 2, (2048, 8192), (2048,), (2048,)]
+    return [(128256, 2048), *(layer * 16), (2048,)]
+
+
+def mlp(outputs: int) -> list[tuple[int, ...]]:
+    return [(128, 33), (128,), (128, 128), (128,), (outputs, 128), (outputs,)]
 
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
-    "mlp": [(128, 17), (128,), *[(128, 128), (128,)] * 2, (6, 128), (6,), (64, 17), (64,), (1, 64), (1,)],
+    "mlp": [*mlp(8), *mlp(1)],  # an actor and a critic
     "resnet18": resnet18(),
     "gpt2": gpt2(),
     "llama": llama(),

@@ -29,7 +29,7 @@ class Job:
     means: list[Tensor]
     scales: list[Tensor]
     scalars: dict[str, list[Tensor]]
-    positions: list[int]  # of the parameters, counted over the optimizer's job: the same in every engine
+    positions: list[int]  # of the parameters among all of the optimizer's
     scratch: dict[str, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
     grad_scale: Tensor | None = None
