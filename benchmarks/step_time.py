@@ -14,7 +14,11 @@ import argparse
 import importlib
 import json
 import math
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -201,6 +205,25 @@ def show(times: dict[str, dict[str, float]], ratios: dict[str, dict[str, float]]
         print(f"  {name:24}{cells}" + (f"{floor / best:10.0%}" if floor else ""), flush=True)
 
 
+FIRST = """
+import time, torch, adaterm
+parameter = torch.zeros(5, requires_grad=True)
+parameter.grad = torch.ones(5)
+optimizer = adaterm.AdaTerm([parameter], fused=True)
+start = time.perf_counter()
+optimizer.step()
+print(time.perf_counter() - start)
+"""
+
+
+def first_steps() -> dict[str, float]:
+    """Seconds of the first step of a process on a CPU: when it has to compile, and when that is on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        command, environment = [sys.executable, "-c", FIRST], os.environ | {"NUMBA_CACHE_DIR": folder}
+        runs = [subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in range(2)]
+    return {name: float(run.stdout) for name, run in zip(("compiled", "from disk"), runs, strict=True)}
+
+
 def draw(record: dict[str, Any], path: Path) -> None:
     """Each method's time as a multiple of fused Adam's."""
     from matplotlib.figure import Figure
@@ -259,6 +282,9 @@ def main() -> None:
         record["ratios"][case] = {n: {k: v / base[k] for k, v in row.items()} for n, row in times.items()}
         record["floors"][case] = {n: 1e3 * elements * size / speed for n, size in BYTES[dtype].items()}
         show(times, record["ratios"][case], record["floors"][case])
+    if args.device == "cpu" and cpu.available():
+        record["first step, seconds"] = first_steps()
+        print(f"first step, seconds: {record['first step, seconds']}")
     args.out.mkdir(parents=True, exist_ok=True)
     record |= provenance(name)
     (args.out / f"{args.device}.json").write_text(json.dumps(record, indent=1) + "\n")
