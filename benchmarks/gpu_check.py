@@ -3,11 +3,12 @@
     python benchmarks/gpu_check.py            # needs torch and the package only
 
 No step after the first waits for the device (torch's sync debug mode raises if one does), a CUDA graph replays what
-eager steps do, the engines agree in every precision, and repeat themselves bit for bit. The fused engine launches two
-kernels and copies one table however many tensors there are, needs no more memory than fused Adam, and takes a tensor of
-more than 2^31 elements; foreach launches as many kernels for 30 tensors as for one (torch splits longer lists: those
-counts are only reported) and stays within two scratch lists. torch.compile makes one graph that a new learning rate
-does not break, GradScaler skips bad steps, and stochastic rounding keeps what plain bfloat16 loses.
+eager steps do, also between them, the engines agree in every precision, and repeat themselves bit for bit. The fused
+engine launches two kernels and copies one table however many tensors there are, needs no more memory than fused Adam,
+and takes a tensor of more than 2^31 elements; foreach launches as many kernels for 30 tensors as for one (torch
+splits longer lists: those counts are only reported) and stays within two scratch lists. torch.compile makes one graph
+that a new learning rate does not break, GradScaler skips bad steps, and stochastic rounding keeps what plain bfloat16
+loses.
 """
 
 import argparse
@@ -168,6 +169,37 @@ def graphs_replay() -> Iterator[tuple[str, Any]]:
             worst = max(worst, *((a - b).abs().max().item() for a, b in zip(replayed, eager, strict=True)))
     assert worst == 0.0, worst
     yield "largest difference of graph replay and eager steps", worst
+
+
+def graphs_last() -> Iterator[tuple[str, Any]]:
+    """A graph still replays what it recorded after eager steps with other gradients and another learning rate."""
+    for method in METHODS:
+        for flags in ENGINES.values():
+            mixed, eager = parameters(), parameters()
+            one, other = (optimizer(method, p, lr=1e-3, **flags, capturable=True) for p in (mixed, eager))
+            with torch.cuda.stream(torch.cuda.Stream()):
+                give_gradients(mixed, 0)
+                one.step()
+            torch.cuda.synchronize()
+            graph, recorded = torch.cuda.CUDAGraph(), [p.grad for p in mixed]
+            with torch.cuda.graph(graph):
+                one.step()
+            give_gradients(eager, 0)
+            other.step()
+            for step in range(1, 13):
+                give_gradients(eager, step)
+                rate = 1e-3 if step % 3 else 1e-2
+                one.param_groups[0]["lr"] = other.param_groups[0]["lr"] = rate
+                if step % 3:
+                    for a, b in zip(recorded, eager, strict=True):
+                        a.copy_(b.grad)
+                    graph.replay()
+                else:
+                    give_gradients(mixed, step)
+                    one.step()
+                other.step()
+            assert all(torch.equal(a, b) for a, b in zip(mixed, eager, strict=True)), (method, flags)
+    yield "graphs replay as recorded between eager steps", True
 
 
 def kernels(step: Callable[[], Any]) -> int:
@@ -356,6 +388,7 @@ CHECKS = (
     devices_agree,
     runs_repeat,
     graphs_replay,
+    graphs_last,
     state_moves_between_devices,
     few_kernels,
     memory,
