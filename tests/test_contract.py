@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import adaterm
 from adaterm.engines import cpu, foreach, fused, gpu, reference
-from adaterm.optimizer import _engine
+from adaterm.engines.choice import engine_for
 from adaterm.options import Common
 
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -289,25 +289,25 @@ def test_the_default_engine_is_the_best_there_is(monkeypatch):
     params = parameters()
     on_accelerator = [SimpleNamespace(is_cuda=True, is_cpu=False, dtype=torch.float32, device=torch.device("cuda"))]
     tensor_lr = {"lr": torch.tensor(1.0)}
-    assert _engine(params, Common()) is fused
-    assert _engine(params, Common(foreach=True)) is foreach
-    assert _engine(params, Common(foreach=False)) is reference
-    assert _engine(params, Common(fused=False)) is reference
-    assert _engine(params, Common(differentiable=True)) is reference
+    assert engine_for(params, Common()) is fused
+    assert engine_for(params, Common(foreach=True)) is foreach
+    assert engine_for(params, Common(foreach=False)) is reference
+    assert engine_for(params, Common(fused=False)) is reference
+    assert engine_for(params, Common(differentiable=True)) is reference
     with monkeypatch.context() as patched:
         patched.setattr(gpu, "supports", lambda parameter: parameter.is_cuda)
-        assert _engine(on_accelerator, Common()) is fused
-        assert _engine(on_accelerator, Common(foreach=False)) is reference
-        assert _engine(on_accelerator, Common(fused=True, capturable=True)) is fused
+        assert engine_for(on_accelerator, Common()) is fused
+        assert engine_for(on_accelerator, Common(foreach=False)) is reference
+        assert engine_for(on_accelerator, Common(fused=True, capturable=True)) is fused
     monkeypatch.setattr(gpu, "available", False)
     monkeypatch.setattr(cpu, "available", lambda: False)
-    assert _engine(params, Common()) is reference
+    assert engine_for(params, Common()) is reference
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
-    assert _engine(params, Common()) is foreach
-    assert _engine(params, Common(**tensor_lr)) is reference
-    assert _engine(params, Common(**tensor_lr, capturable=True)) is foreach
+    assert engine_for(params, Common()) is foreach
+    assert engine_for(params, Common(**tensor_lr)) is reference
+    assert engine_for(params, Common(**tensor_lr, capturable=True)) is foreach
     with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu.*on cpu it needs numba"):
-        _engine(params, Common(fused=True))
+        engine_for(params, Common(fused=True))
 
 
 @every_optimizer

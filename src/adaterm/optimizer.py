@@ -2,35 +2,26 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from operator import is_
 from types import ModuleType
-from typing import Any, ClassVar, cast, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import (
-    Optimizer,
-    ParamsT,
-    StateDict,
-    _default_to_fused_or_foreach,
-)
+from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from adaterm.engines import foreach, fused, gpu, reference
-from adaterm.engines.job import Job, Report, effective_gradient, skipped, unscaled
+from adaterm.engines import fused, sharded
+from adaterm.engines.choice import engine_for
+from adaterm.engines.job import Job, Report, skipped, unscaled
+from adaterm.engines.sharded import Exchange, is_sharded, local, local_gradient
 from adaterm.options import Common, option_names
 from adaterm.recall import Known, Recall
-from adaterm.rules import Rule, Size, Statistics
+from adaterm.rules import Rule, Statistics
+from adaterm.state import TENSORS, Exact, as_reals, begin_scales, complete, protect, restored, size_of, step_count
 
 _COMMON = option_names(Common)
-_TENSORS = ("step", "exp_avg", "exp_scale")
 _GroupReport = tuple[list[Tensor], list[Report]]
-
-
-@dataclass(frozen=True)
-class _Exact:
-    """Carries a state tensor past torch's `load_state_dict`, which would cast it to the parameter's precision."""
-
-    tensor: Tensor
+_Work = tuple[list[Tensor], ModuleType, Job]
 
 
 class _LastStep:
@@ -40,6 +31,9 @@ class _LastStep:
         self.reports: list[_GroupReport] = []
         self.jobs = Recall()
         self.kept: list[Any] = []
+        self.exchange: Exchange | None = None
+        self.begun: list[tuple[Rule, Common, Tensor]] = []  # sharded parameters whose scale awaits all ranks' gradients
+        self.rehearsed = False
 
 
 class RobustOptimizer(Optimizer):
@@ -74,6 +68,7 @@ class RobustOptimizer(Optimizer):
         if isinstance(param_group, dict):
             self._checked(self.defaults | param_group)
         super().add_param_group(param_group)
+        self._given = getattr(self, "_given", set()) | _ids(self.param_groups[-1:])
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -86,19 +81,25 @@ class RobustOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._last.rehearsed:
+            self.state.clear()
         self._last.jobs.check(self.state)
         plans = [self._recalled(index) or self._planned(group) for index, group in enumerate(self.param_groups)]
         if self._begins_badly(plans):
             return loss
-        self._last.reports = [self._step_group(index, plan) for index, plan in enumerate(plans)]
+        first = not (torch.compiler.is_compiling() or self.state)
+        work = [self._prepared(index, plan) for index, plan in enumerate(plans)]
+        self._last.reports = self._carried_out(work)
+        self._last.rehearsed = first and self._was_rehearsal()
         return loss
 
     def _planned(self, group: dict[str, Any]) -> tuple[Rule, Common, ModuleType]:
         """What to do with a group; all that cannot be done raises here, before anything changes."""
         rule, options = self._checked(group)
         stepped = [parameter for parameter in group["params"] if parameter.grad is not None]
-        _refuse_unsupported(self, stepped)
-        return rule, options, _engine(stepped, options)
+        _refuse_unsupported(self, stepped, options)
+        sharded.refuse_flat(stepped, self._given)
+        return rule, options, engine_for([local(parameter) for parameter in stepped], options)
 
     def _recalled(self, index: int) -> Known | None:
         """The job that the group's gradients had before, if it can be done again."""
@@ -107,17 +108,47 @@ class RobustOptimizer(Optimizer):
             known.job.grad_scale, known.job.found_inf = self._scaler()
         return known
 
-    def _step_group(self, index: int, plan: tuple[Rule, Common, ModuleType] | Known) -> _GroupReport:
+    def _prepared(self, index: int, plan: tuple[Rule, Common, ModuleType] | Known) -> _Work:
         if isinstance(plan, Known):
-            return plan.stepped, _run(fused, plan.job)
+            return plan.stepped, fused, plan.job
         group, (rule, options, engine) = self.param_groups[index], plan
         stepped, job = self._job(index, rule, options)
-        if engine is fused:
+        if engine is fused and not any(map(is_sharded, stepped)):
             self._last.jobs.remember(index, group, self._settings, self.state, stepped, job)
-        reports = _run(engine, job)
-        if options.differentiable:
-            self._replace_state(stepped, job)
-        return stepped, reports
+        return stepped, engine, job
+
+    def _carried_out(self, work: list[_Work]) -> list[_GroupReport]:
+        """Do the work of all groups, together with other ranks if there are shards."""
+        params = [parameter for group in self.param_groups for parameter in group["params"]]
+        if any(map(is_sharded, params)):
+            exchange = self._exchange(params)
+            begin_scales(self._last.begun, self.state, exchange, self._scaler()[0])
+            self._last.begun.clear()
+            reports = sharded.run([(engine, job) for _, engine, job in work], exchange)
+            return [(stepped, found) for (stepped, *_), found in zip(work, reports, strict=True)]
+        done = []
+        for stepped, engine, job in work:
+            done.append((stepped, _run(engine, job)))
+            if job.options.differentiable:
+                self._replace_state(stepped, job)
+        return done
+
+    def _exchange(self, params: list[Tensor]) -> Exchange:
+        known = self._last.exchange
+        if known is None or len(known.params) != len(params) or not all(map(is_, known.params, params)):
+            self._last.exchange = known = Exchange(params)
+        return known
+
+    def _was_rehearsal(self) -> bool:
+        """Whether this first step was one with lr 0 and gradients of 0, such as torch's checkpoints take to make state.
+
+        The next one is then the first, unless a state is loaded before it.
+        """
+        lrs = [group["lr"] for group in self.param_groups]
+        if any((not lr.is_cpu) if isinstance(lr, Tensor) else lr for lr in lrs):
+            return False
+        found = [statistics[0] for _, reports in self._last.reports for _, statistics in reports]
+        return not any(map(bool, lrs)) and not any(bool(distance.any()) for distance in found)
 
     def _begins_badly(self, plans: list[Any]) -> bool:
         """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
@@ -137,12 +168,13 @@ class RobustOptimizer(Optimizer):
         group, first = self.param_groups[index], sum(len(before["params"]) for before in self.param_groups[:index])
         params: list[Tensor] = []
         grads: list[Tensor] = []
-        state: list[list[Tensor]] = [[] for _ in (*_TENSORS, *rule.scalar_names)]
+        state: list[list[Tensor]] = [[] for _ in (*TENSORS, *rule.scalar_names)]
         self._init_group(group, params, grads, *state)
         steps, means, scales, *scalars = state
-        lists = [params, grads, means, scales]
+        lists = [[local(tensor) for tensor in tensors] for tensors in (params, means, scales)]
+        lists.insert(1, [local_gradient(*pair) for pair in zip(params, grads, strict=True)])
         if any(parameter.is_complex() for parameter in params):
-            lists = [_as_reals(tensors) for tensors in lists]
+            lists = [as_reals(tensors) for tensors in lists]
         job = Job(
             rule,
             options,
@@ -152,6 +184,7 @@ class RobustOptimizer(Optimizer):
             means=lists[2],
             scales=lists[3],
             scalars=dict(zip(rule.scalar_names, scalars, strict=True)),
+            sizes=[size_of(parameter) for parameter in params],
             positions=[first + i for i, p in enumerate(group["params"]) if p.grad is not None and p.numel()],
             kept=self._last.kept,
         )
@@ -161,7 +194,7 @@ class RobustOptimizer(Optimizer):
     def _replace_state(self, params: list[Tensor], job: Job) -> None:
         """Put the tensors that a differentiable step made, and that carry its graph, into the state."""
         for index, parameter in enumerate(params):
-            for name, tensors in zip(_TENSORS[1:], (job.means, job.scales), strict=True):
+            for name, tensors in zip(TENSORS[1:], (job.means, job.scales), strict=True):
                 tensor = tensors[index]
                 self.state[parameter][name] = torch.view_as_complex(tensor) if parameter.is_complex() else tensor
             for name, tensors in job.scalars.items():
@@ -172,7 +205,7 @@ class RobustOptimizer(Optimizer):
     ) -> None:
         """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
         rule, options = self._checked(group)
-        names = (*_TENSORS, *rule.scalar_names)
+        names = (*TENSORS, *rule.scalar_names)
         needed, columns = set(names), list(zip(names, state, strict=True))
         for parameter in group["params"]:
             gradient = parameter.grad
@@ -180,10 +213,12 @@ class RobustOptimizer(Optimizer):
                 continue
             entry = self.state[parameter]
             if not entry.keys() >= needed:
-                _complete(entry, names, rule, options, parameter, self._scaler()[0])
+                if not entry and rule.init_scale == "gradient" and is_sharded(parameter):
+                    self._last.begun.append((rule, options, parameter))
+                complete(entry, names, rule, options, parameter, self._scaler()[0])
             step = entry["step"]
             misplaced = step.is_cpu != parameter.is_cpu or step.dtype != torch.float32
-            if misplaced and _engine([parameter], options) is fused:
+            if misplaced and engine_for([local(parameter)], options) is fused:
                 entry["step"] = step.to(parameter.device, torch.float32)
             if parameter.numel() == 0:
                 continue
@@ -207,7 +242,7 @@ class RobustOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""
-        handle = self.register_load_state_dict_pre_hook(_protect)
+        handle = self.register_load_state_dict_pre_hook(protect)
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -215,6 +250,8 @@ class RobustOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        if "_given" not in self.__dict__:
+            self._given = _ids(self.param_groups)
         kept = self._last.kept if "_last" in self.__dict__ else []
         self._last = _LastStep()
         self._last.kept = kept  # captured graphs may still be replayed
@@ -227,10 +264,14 @@ class RobustOptimizer(Optimizer):
             for parameter in group["params"]:
                 entry = self.state.get(parameter, {})
                 for name, value in entry.items():
-                    if isinstance(value, _Exact):
-                        entry[name] = _restored(value.tensor, parameter)
+                    if isinstance(value, Exact):
+                        entry[name] = restored(value.tensor, parameter)
                 if entry and not isinstance(entry["step"], Tensor):
-                    entry["step"] = _step_count(float(entry["step"]), parameter, group["capturable"])
+                    entry["step"] = step_count(float(entry["step"]), parameter, group["capturable"])
+
+
+def _ids(groups: list[dict[str, Any]]) -> set[int]:
+    return {id(parameter) for group in groups for parameter in group["params"]}
 
 
 def _run(engine: ModuleType, job: Job) -> list[Report]:
@@ -246,118 +287,12 @@ def _run(engine: ModuleType, job: Job) -> list[Report]:
     return reports
 
 
-def _protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
-    """A pre-hook that runs after the user's own: torch passes what is not a tensor on as it is."""
-    _refuse_foreign(optimizer, state_dict)
-
-    def protected(entry: Any) -> Any:
-        if not isinstance(entry, dict):
-            return entry
-        return {k: _Exact(v) if isinstance(v, Tensor) and k != "step" else v for k, v in entry.items()}
-
-    return state_dict | {"state": {key: protected(entry) for key, entry in state_dict["state"].items()}}
-
-
-def _refuse_foreign(optimizer: Optimizer, state_dict: StateDict) -> None:
-    own = set(_TENSORS) | set(cast(RobustOptimizer, optimizer)._rule.all_scalar_names)
-    for entry in state_dict["state"].values():
-        if isinstance(entry, dict) and entry and not set(_TENSORS) <= set(entry) <= own:
-            name, found = type(optimizer).__name__, ", ".join(map(str, entry))
-            raise ValueError(
-                f"this state dict is not of {name}: a parameter's state holds {found}, not {', '.join(own)}"
-            )
-
-
-def _restored(value: Tensor, parameter: Tensor) -> Tensor:
-    """A saved state tensor on the parameter's device, in its own precision or the least that the parameter asks for."""
-    least = _state_dtype(parameter)
-    return value.to(
-        parameter.device, torch.promote_types(value.dtype, least if value.is_complex() else least.to_real())
-    )
-
-
-def _state_dtype(parameter: Tensor) -> torch.dtype:
-    return torch.promote_types(parameter.dtype, torch.float32)
-
-
-def _step_count(value: float, parameter: Tensor, on_device: bool) -> Tensor:
-    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-    # On the host as torch makes it, so that its fake tensors know the value too; on a device without a copy.
-    return (
-        torch.full((), value, dtype=dtype, device=parameter.device) if on_device else torch.tensor(value, dtype=dtype)
-    )
-
-
-def _complete(
-    entry: dict[str, Tensor],
-    names: tuple[str, ...],
-    rule: Rule,
-    options: Common,
-    parameter: Tensor,
-    grad_scale: Tensor | None,
-) -> None:
-    """Make the state that a new parameter, or an option that was switched on, needs."""
-    fresh = _initial_state(rule, options, parameter, grad_scale)
-    if entry and "bias_correction" in fresh:
-        fresh["bias_correction"].fill_(1.0)  # averages with a past have nothing left to correct
-    entry |= {name: fresh[name] for name in names if name not in entry}
-
-
-@torch.no_grad()
-def _initial_state(rule: Rule, options: Common, parameter: Tensor, grad_scale: Tensor | None) -> dict[str, Tensor]:
-    mean = torch.zeros_like(parameter, dtype=_state_dtype(parameter), memory_format=torch.preserve_format)
-    scale = torch.empty_like(mean)
-    (reals,) = _as_reals([scale])
-    reals.fill_(rule.initial_scale)
-    if rule.init_scale == "gradient" and parameter.grad is not None:
-        gradient = parameter.grad.to(mean.dtype)
-        if grad_scale is not None:
-            gradient = gradient / grad_scale.to(gradient.device)
-        power = _mean_square(parameter, gradient, options, reals.dtype)
-        reals.copy_(torch.where(power.isfinite(), power, 0.0).clamp_min(rule.initial_scale))
-    scalars = rule.initial_scalars(Size.of(reals))
-    return {
-        "step": _step_count(0.0, parameter, options.capturable or _engine([parameter], options) is fused),
-        "exp_avg": mean,
-        "exp_scale": scale,
-        **{name: torch.full((), value, dtype=reals.dtype, device=parameter.device) for name, value in scalars.items()},
-    }
-
-
-def _mean_square(parameter: Tensor, gradient: Tensor, options: Common, dtype: torch.dtype) -> Tensor:
-    stored, gradient = _as_reals([parameter, gradient])
-    return effective_gradient(gradient, stored.to(dtype), options).square().mean()
-
-
-def _as_reals(tensors: list[Tensor]) -> list[Tensor]:
-    return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
-
-
-def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor]) -> None:
+def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor], options: Common) -> None:
     for parameter in params:
-        if hasattr(parameter, "device_mesh"):
-            raise RuntimeError(
-                f"{type(optimizer).__name__} does not support sharded parameters (DTensor) yet: its distance is a mean "
-                "over a whole tensor, and every rank would compute another; train with DDP, or without sharding"
-            )
+        if options.differentiable and is_sharded(parameter):
+            raise RuntimeError("differentiable=True is not supported for sharded parameters (DTensor)")
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise RuntimeError(
                 f"{type(optimizer).__name__} does not support gradients of layout {parameter.grad.layout}, only of "
                 "torch.strided: build the layer with sparse=False, or give its parameters to torch.optim.SparseAdam"
             )
-
-
-def _engine(params: list[Tensor], options: Common) -> ModuleType:
-    """The engine that the options ask for, or else the best there is for these parameters."""
-    plain = len(params) > 0 and not (options.differentiable or torch.compiler.is_compiling())
-    if options.fused and plain:
-        if not all(map(fused.supports, params)):
-            fused.refuse(params)
-        return fused
-    if options.foreach is not None:
-        return foreach if options.foreach else reference
-    if options.fused is None and plain and not gpu.interpreted and all(map(fused.supports, params)):
-        return fused
-    if isinstance(options.lr, Tensor) and not options.capturable:
-        return reference
-    return foreach if _default_to_fused_or_foreach(params, options.differentiable)[1] else reference

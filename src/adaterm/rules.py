@@ -32,10 +32,9 @@ class Size(NamedTuple):
     trigamma: Array
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Size":
-        """The size of a tensor."""
-        count = max(1, tensor.numel())
-        return cls(float(count), trigamma(count / 2.0))
+    def of(cls, count: int) -> "Size":
+        """The size of a tensor of so many elements."""
+        return cls(float(max(1, count)), trigamma(max(1, count) / 2.0))
 
 
 class Weights(NamedTuple):

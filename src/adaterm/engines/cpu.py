@@ -81,40 +81,53 @@ class Bucket:
         dtype = job.means[0].dtype
         self.known = Table(job, loops.PIECE)
         self.table = torch.frombuffer(self.known.values, dtype=torch.int64)
-        self.contexts: dict[int, tuple[Tensor, Tensor]] = {}
+        self.contexts: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
         self.work = loops.worker(*types, *_flags(job))
         self.statistics = torch.empty(3, count, dtype=dtype, device="cpu")
         self.counters = torch.zeros(count * loops.LINE // 8, dtype=torch.int64, device="cpu")
         self.scale = torch.ones(1, dtype=torch.float64, device="cpu")
         self.parts = torch.empty(sum(self.known.chunks), dtype=torch.float64, device="cpu")
         self.coefficients = torch.zeros(count, loops.COEFFICIENTS, dtype=dtype, device="cpu")
+        self.totals = torch.zeros(count, dtype=torch.float64, device="cpu")
         self.large = sum(self.known.sizes) >= _WORTH_THREADS
 
     def step(self, job: Job, grads: list[Tensor]) -> Tensor:
         """Let the threads work, this one among them."""
+        return self._work(job, grads, "step", self.statistics)
+
+    def gauge(self, job: Job, grads: list[Tensor]) -> Tensor:
+        """The sums of which a distance is the mean."""
+        return self._work(job, grads, "gauge", self.totals)
+
+    def finish(self, job: Job, grads: list[Tensor], totals: list[Tensor]) -> Tensor:
+        """Take the rest of a step, with the sums over whole tensors."""
+        self.totals.copy_(torch.stack(totals))
+        return self._work(job, grads, "finish", self.statistics)
+
+    def _work(self, job: Job, grads: list[Tensor], what: str, result: Tensor) -> Tensor:
         if job.found_inf is not None and job.found_inf.item():
-            return self.statistics.fill_(nan)
+            return result.fill_(nan)
         self.scale.fill_(1.0 if job.grad_scale is None else job.grad_scale.item())
         grads = self.known.arranged(grads)
         self.known.update(job, grads)
         self.counters.zero_()
         parallel, *_ = _team()
         threads = _threads() if self.large and parallel else 1
-        if threads not in self.contexts:
-            self.contexts[threads] = self._context(threads)
-        context, _ = self.contexts[threads]
+        if (what, threads) not in self.contexts:
+            self.contexts[what, threads] = self._context(what, threads)
+        context, _ = self.contexts[what, threads]
         if threads == 1:
             self.work.ctypes(context.data_ptr())
         else:
             parallel(self.work.address, context.data_ptr(), threads, 0)
-        return self.statistics
+        return result
 
-    def _context(self, threads: int) -> tuple[Tensor, Tensor]:
+    def _context(self, what: str, threads: int) -> tuple[Tensor, Tensor]:
         """What the threads are told, in the order of the loops' context, and the items that it refers to."""
-        items = torch.tensor(_items(self.known, threads), device="cpu")
+        items = torch.tensor(_items(self.known, what, threads), device="cpu")
         told = [*(_team()[1:] if threads > 1 else (0, 0, 0)), len(self.known.sizes), self.table.data_ptr()]
         told += [len(items), items.data_ptr(), len(self.parts), self.parts.data_ptr()]
-        others = (self.counters, self.coefficients, self.statistics, self.scale)
+        others = (self.counters, self.coefficients, self.statistics, self.scale, self.totals)
         return torch.tensor(told + [tensor.data_ptr() for tensor in others], device="cpu"), items
 
 
@@ -130,19 +143,22 @@ def _flags(job: Job) -> tuple[bool, ...]:
     return (True, *rule.weigh_flags, True, rule.uncentered, False, *shared)
 
 
-def _items(known: Table, threads: int) -> list[tuple[int, ...]]:
+def _items(known: Table, what: str, threads: int) -> list[tuple[int, ...]]:
     """What to do, in the columns of an item; none waits for a later one, so that any number of threads can do them."""
     loops = _loops()
-    whole, shared, loads = [], [], [0] * threads
+    small, shared, loads = [], [], [0] * threads
+    kinds = {"step": (loops.GAUGE, loops.MOVE), "gauge": (loops.ADD_UP,), "finish": (loops.WEIGH, loops.MOVE)}[what]
     for index in sorted(range(len(known.sizes)), key=lambda it: -known.sizes[it]):
         size, pieces = known.sizes[index], (sum(known.chunks[:index]), known.chunks[index])
         if size >= _SHARED and threads > 1:
             cuts = [min(size, loops.PIECE * (pieces[1] * part // threads)) for part in range(threads + 1)]
-            for kind in (loops.GAUGE, loops.MOVE):
-                parts = enumerate(pairwise(cuts))
+            for kind in kinds:
+                parts = enumerate([(0, size)] if kind == loops.WEIGH else pairwise(cuts))
                 shared += [(kind, index, *cut, *pieces, owner) for owner, cut in parts if cut[1] > cut[0]]
         else:
             owner = loads.index(min(loads))
             loads[owner] += size
-            whole.append((loops.WHOLE, index, 0, size, *pieces, owner))
-    return [*whole, *shared]
+            mine = [kind for kind in kinds if size or kind != loops.MOVE]
+            mine = [loops.WHOLE] if what == "step" else mine
+            small += [(kind, index, 0, size, *pieces, owner) for kind in mine]
+    return [*small, *shared]

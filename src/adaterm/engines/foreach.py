@@ -7,7 +7,7 @@ Per-tensor numbers lie in stacked vectors, on which `weigh` runs as it does on o
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -148,40 +148,70 @@ _LISTS = bind(
 )
 
 
+class _Bucket:
+    """Parameters that share device and precision, as lists."""
+
+    def __init__(self, job: Job) -> None:
+        dtype = job.means[0].dtype
+        self.job = job
+        self.exact = job.params[0].dtype == dtype
+        self.parameters = Tensors(job.params if self.exact else _copy(job.params, job.params, dtype).items)
+        self.gradients = _Gradients(job, self.parameters)
+        self.means, self.scales = Tensors(job.means), Tensors(job.scales)
+
+    def gauge(self) -> list[Tensor]:
+        """The sums, of terms that are not negative, of which a distance is the mean."""
+        terms = self.job.rule.gauge(_LISTS, self.gradients, self.means, self.scales).items
+        on_gpu = terms[0].is_cuda  # elsewhere a sum is more exact than the norm, and no slower
+        return list(torch._foreach_norm(terms, 1)) if on_gpu else [tensor.sum() for tensor in terms]
+
+    def finish(self, totals: list[Tensor]) -> Statistics:
+        """Weigh and move, with the sums over whole tensors."""
+        job, parameters = self.job, self.parameters
+        rule, options, lr = job.rule, job.options, job.lr_on(job.means[0].device)
+        if options.weight_decay and options.decoupled_weight_decay:
+            parameters.accumulate(parameters, -job.decay(lr))
+        torch._foreach_add_(job.steps, 1.0)
+        size = Size(1.0, 0.0)
+        if rule.needs_size:
+            sizes = map(Size.of, job.sizes)
+            size = Size(*(_vector(column, job.means[0]) for column in zip(*sizes, strict=True)))
+        distance = torch.stack(torch._foreach_div(totals, list(map(float, job.sizes))))
+        scalars = {name: torch.stack(values) for name, values in job.scalars.items()}
+        weights, new_scalars, statistics = rule.weigh(equations, distance, scalars, size)
+        rule.move(_LISTS, self.gradients, self.means, self.scales, parameters, weights, lr, _step_counts(job))
+
+        if not self.exact:
+            torch._foreach_copy_(job.params, _rounded(job, parameters.items))
+        for name, values in job.scalars.items():
+            torch._foreach_copy_(values, new_scalars[name].unbind())
+        return statistics
+
+
+def _buckets(job: Job) -> Iterator[tuple[list[int], _Bucket]]:
+    found = defaultdict(list)
+    for index, (parameter, mean) in enumerate(zip(job.params, job.means, strict=True)):
+        found[parameter.device, parameter.dtype, mean.dtype].append(index)
+    for indices in found.values():
+        yield indices, _Bucket(job.select(indices))
+
+
 def run(job: Job) -> list[Report]:
     """Take one step with every parameter of the job, all that share device and precision at once."""
-    buckets = defaultdict(list)
-    for index, (parameter, mean) in enumerate(zip(job.params, job.means, strict=True)):
-        buckets[parameter.device, parameter.dtype, mean.dtype].append(index)
-    return [Report(indices, _step(job.select(indices))) for indices in buckets.values()]
+    return [Report(indices, bucket.finish(bucket.gauge())) for indices, bucket in _buckets(job)]
 
 
-def _step(job: Job) -> Statistics:
-    rule, options = job.rule, job.options
-    means, scales = Tensors(job.means), Tensors(job.scales)
-    dtype, lr = job.means[0].dtype, job.lr_on(job.means[0].device)
+def gauge(job: Job) -> list[Tensor]:
+    """The sums, one for each parameter, of which a distance is the mean."""
+    sums = {
+        index: total for indices, bucket in _buckets(job) for index, total in zip(indices, bucket.gauge(), strict=True)
+    }
+    return [sums[index] for index in range(len(job.params))]
 
-    exact = job.params[0].dtype == dtype
-    parameters = Tensors(job.params if exact else _copy(job.params, job.params, dtype).items)
-    gradients = _Gradients(job, parameters)
-    if options.weight_decay and options.decoupled_weight_decay:
-        parameters.accumulate(parameters, -job.decay(lr))
 
-    torch._foreach_add_(job.steps, 1.0)
-    size = Size(1.0, 0.0)
-    if rule.needs_size:
-        sizes = [Size.of(tensor) for tensor in job.params]
-        size = Size(*(_vector(column, job.means[0]) for column in zip(*sizes, strict=True)))
-    distance = _averages(rule.gauge(_LISTS, gradients, means, scales))
-    scalars = {name: torch.stack(values) for name, values in job.scalars.items()}
-    weights, new_scalars, statistics = rule.weigh(equations, distance, scalars, size)
-    rule.move(_LISTS, gradients, means, scales, parameters, weights, lr, _step_counts(job))
-
-    if not exact:
-        torch._foreach_copy_(job.params, _rounded(job, parameters.items))
-    for name, values in job.scalars.items():
-        torch._foreach_copy_(values, new_scalars[name].unbind())
-    return statistics
+def finish(job: Job, totals: list[Tensor]) -> list[Report]:
+    """Take the rest of a step, with the sums over whole tensors."""
+    return [Report(indices, bucket.finish([totals[index] for index in indices])) for indices, bucket in _buckets(job)]
 
 
 def _rounded(job: Job, values: list[Tensor]) -> list[Tensor]:
@@ -190,13 +220,6 @@ def _rounded(job: Job, values: list[Tensor]) -> list[Tensor]:
         return values
     each = zip(values, job.steps, job.positions, strict=True)
     return [rounded(value, step.long(), position) for value, step, position in each]
-
-
-def _averages(terms: Tensors) -> Tensor:
-    """The mean of each tensor, of terms that are not negative."""
-    on_gpu = terms.items[0].is_cuda  # elsewhere a sum is more exact than the norm, and no slower
-    sums = torch._foreach_norm(terms.items, 1) if on_gpu else [tensor.sum() for tensor in terms.items]
-    return torch.stack(torch._foreach_div(sums, [float(tensor.numel()) for tensor in terms.items]))
 
 
 def _step_counts(job: Job) -> Number:

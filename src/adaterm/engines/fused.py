@@ -1,6 +1,7 @@
 """The fused engines behind one door: each parameter goes to the kernels of its device, with those of its precision."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -32,25 +33,62 @@ def refuse(params: list[Tensor]) -> NoReturn:
 
 def run(job: Job) -> list[Report]:
     """Take one step with every parameter of the job."""
-    if "buckets" not in job.scratch:
-        with torch.inference_mode(False):  # what is made here serves later steps, in any mode
-            job.scratch["buckets"] = _buckets(job)
     reports = []
-    for indices, bucket in job.scratch["buckets"]:
+    for indices, bucket, grads in _buckets(job):
         if bucket is None:
             some = job.select(indices)
             plain = unscaled(some)
-            for known, statistics in foreach.run(plain) if plain else [skipped(some)]:
-                reports.append(Report([indices[index] for index in known], statistics))
+            reports += _renumbered(indices, foreach.run(plain) if plain else [skipped(some)])
         else:
-            whole = len(indices) == len(job.grads)
-            grads = job.grads if whole else [job.grads[index] for index in indices]
             reports.append(Report(indices, bucket.step(job, grads)))
     torch.autograd.graph.increment_version(job.params)  # the kernels write behind autograd's back
     return reports
 
 
-def _buckets(job: Job) -> list[tuple[list[int], Any]]:
+def gauge(job: Job) -> list[Tensor]:
+    """The sums, one for each parameter, of which a distance is the mean."""
+    sums: dict[int, Tensor] = {}
+    for indices, bucket, grads in _buckets(job):
+        if bucket is None:
+            some = job.select(indices)
+            plain = unscaled(some)
+            found = foreach.gauge(plain) if plain else [torch.zeros_like(mean).sum() for mean in some.means]
+        else:
+            found = bucket.gauge(job, grads).unbind()
+        sums |= zip(indices, found, strict=True)
+    return [sums[index] for index in range(len(job.params))]
+
+
+def finish(job: Job, totals: list[Tensor]) -> list[Report]:
+    """Take the rest of a step, with the sums over whole tensors."""
+    reports = []
+    for indices, bucket, grads in _buckets(job):
+        own = [totals[index] for index in indices]
+        if bucket is None:
+            some = job.select(indices)
+            plain = unscaled(some)
+            reports += _renumbered(indices, foreach.finish(plain, own) if plain else [skipped(some)])
+        else:
+            reports.append(Report(indices, bucket.finish(job, grads, own)))
+    torch.autograd.graph.increment_version(job.params)
+    return reports
+
+
+def _renumbered(indices: list[int], reports: list[Report]) -> list[Report]:
+    return [Report([indices[index] for index in known], statistics) for known, statistics in reports]
+
+
+def _buckets(job: Job) -> Iterator[tuple[list[int], Any, list[Tensor]]]:
+    """Parameters that go together, what steps them, and their gradients."""
+    if "buckets" not in job.scratch:
+        with torch.inference_mode(False):  # what is made here serves later steps, in any mode
+            job.scratch["buckets"] = _sorted(job)
+    for indices, bucket in job.scratch["buckets"]:
+        whole = len(indices) == len(job.grads)
+        yield indices, bucket, job.grads if whole else [job.grads[index] for index in indices]
+
+
+def _sorted(job: Job) -> list[tuple[list[int], Any]]:
     """Parameters that go together, with what steps them; those with gaps between their elements are left to foreach."""
     found = defaultdict(list)
     for index, (parameter, gradient, mean) in enumerate(zip(job.params, job.grads, job.means, strict=True)):

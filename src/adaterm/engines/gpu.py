@@ -3,6 +3,7 @@
 A program works on one chunk of one tensor. The first launch gauges: each program leaves its chunk's part of the
 distance, and the one that finishes a tensor last adds the parts up, always in the same order, and weighs. The second
 launch moves. What the kernels must know of the tensors lies in a table, which is copied to the device when it changes.
+Where ranks share tensors, the first launch leaves the sums, and a third one, after they were exchanged, weighs.
 """
 
 import os
@@ -57,6 +58,8 @@ class Bucket:
         self.parts = torch.empty(len(owners), dtype=dtype, device=self.device)
         self.counters = torch.zeros(count, dtype=torch.int32, device=self.device)
         self.statistics = torch.empty(3, count, dtype=dtype, device=self.device)
+        self.totals = torch.zeros(count, dtype=dtype, device=self.device)  # of this rank's parts
+        self.whole = torch.zeros_like(self.totals)  # of all ranks'
         self.types = {
             "S": kernels.TYPES[dtype],
             "P": kernels.TYPES[job.params[0].dtype],
@@ -67,19 +70,22 @@ class Bucket:
         nvidia = self.device.type == "cuda" and torch.version.hip is None
         self.overlaps = nvidia and torch.cuda.get_device_capability(self.device) >= (9, 0)
         self.captured = False
-        self.launches: dict[tuple[Any, ...], tuple[Any, Any, tuple[Any, ...], tuple[Any, ...]]] = {}
+        self.launches: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
 
     def step(self, job: Job, grads: list[Tensor]) -> Tensor:
         """Launch the two kernels."""
-        grads = self.known.arranged(grads)
-        self._update(job, grads)
-        lr = job.options.lr if isinstance(job.options.lr, Tensor) and not job.options.lr.is_cpu else None
-        given = [
-            None if it is None else it.to(self.device, non_blocking=True) for it in (lr, job.grad_scale, job.found_inf)
-        ]
-        foreign = self.device.type == "cuda" and self.device.index != torch.cuda.current_device()
-        with torch.cuda.device(self.device) if foreign else nullcontext():
-            self._launch(job, given)
+        self._launch(job, grads, "gauge", "move")
+        return self.statistics
+
+    def gauge(self, job: Job, grads: list[Tensor]) -> Tensor:
+        """The sums of which a distance is the mean."""
+        self._launch(job, grads, "add_up")
+        return self.totals
+
+    def finish(self, job: Job, grads: list[Tensor], totals: list[Tensor]) -> Tensor:
+        """Take the rest of a step, with the sums over whole tensors."""
+        torch.stack(totals, out=self.whole)
+        self._launch(job, grads, "weigh", "move")
         return self.statistics
 
     def _update(self, job: Job, grads: list[Tensor]) -> None:
@@ -99,7 +105,17 @@ class Bucket:
             job.kept += [self, self.table]
             self.known.forget()  # the copy is only recorded: the next step is to make its own
 
-    def _launch(self, job: Job, given: list[Tensor | None]) -> None:
+    def _launch(self, job: Job, grads: list[Tensor], *names: str) -> None:
+        self._update(job, self.known.arranged(grads))
+        lr = job.options.lr if isinstance(job.options.lr, Tensor) and not job.options.lr.is_cpu else None
+        given = [
+            None if it is None else it.to(self.device, non_blocking=True) for it in (lr, job.grad_scale, job.found_inf)
+        ]
+        foreign = self.device.type == "cuda" and self.device.index != torch.cuda.current_device()
+        with torch.cuda.device(self.device) if foreign else nullcontext():
+            self._launch_with(job, given, names)
+
+    def _launch_with(self, job: Job, given: list[Tensor | None], names: tuple[str, ...]) -> None:
         options = job.options
         decays, decoupled = bool(options.weight_decay), options.decoupled_weight_decay
         variant = (
@@ -109,27 +125,37 @@ class Bucket:
             decays and decoupled,
             self.rounds and options.stochastic_rounding,
         )
-        key = (variant, *(it if it is None else it.dtype for it in given))
-        buffers = [self.owners, self.table, self.coefficients]
-        between = [self.parts, self.counters, self.statistics]
-        pointers: list[Any] = [self.coefficients if it is None else it for it in given]
-        grid, count = (len(self.owners), 1, 1), self.coefficients.shape[0]
+        key = (names, variant, *(it if it is None else it.dtype for it in given))
+        lr, scale, found = (self.coefficients if it is None else it for it in given)
+        count = self.coefficients.shape[0]
+        table, results = (self.table, self.coefficients), (self.statistics,)
+        arguments = {
+            "gauge": (self.owners, *table, self.parts, self.counters, *results, self.totals, count, lr, scale, found),
+            "weigh": (*table, *results, self.whole, count, lr, found),
+            "move": (self.owners, *table, lr, scale, found),
+        }
+        arguments["add_up"] = arguments["gauge"]
         if key in self.launches:
-            gauge, move, gauging, moving = self.launches[key]
-            known, used, found = ([it.data_ptr() for it in each] for each in (buffers, between, pointers))
-            gauge(*known, *used, count, *found, *gauging)
-            move(*known, *found, *moving)
+            for name, (launch, flags) in zip(names, self.launches[key], strict=True):
+                launch(*(it if isinstance(it, int) else it.data_ptr() for it in arguments[name]), *flags)
             return
+        self.launches[key] = [self._compiled(job, name, variant, arguments[name]) for name in names]
+        if interpreted:
+            del self.launches[key]
+
+    def _compiled(self, job: Job, name: str, variant: tuple[bool, ...], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Launch a kernel as Triton does, and keep what it compiled: its own way there costs more than all the rest."""
         kernels = _kernels()
+        kernel = getattr(kernels, "gauge" if name == "add_up" else name)
         names = ("ALIGNED", "L2", "LR_TENSOR", "SCALED", "FOUND", "DECOUPLED", "STOCHASTIC")
         flags = {**self.types, **dict(zip(names, variant, strict=True)), **_flags(job.rule), "OVERLAP": self.overlaps}
-        for_gauge, for_move = (
-            {it: flags[it] for it in kernel.arg_names if it in flags} for kernel in (kernels.gauge, kernels.move)
-        )
-        first = kernels.gauge[grid](*buffers, *between, count, *pointers, **for_gauge, num_warps=_WARPS)
-        second = kernels.move[grid](*buffers, *pointers, **for_move, num_warps=_WARPS, launch_pdl=self.overlaps)
-        if not interpreted:  # the compiled kernels: Triton's own way to them costs more than all the rest
-            self.launches[key] = first[grid], second[grid], tuple(for_gauge.values()), tuple(for_move.values())
+        flags["SHARED"] = name == "add_up"
+        own = {it: flags[it] for it in kernel.arg_names if it in flags}
+        grid = (len(self.owners) if name != "weigh" else self.coefficients.shape[0], 1, 1)
+        overlap = {"launch_pdl": self.overlaps} if name == "move" else {}
+        warps = 1 if name == "weigh" else _WARPS
+        compiled = kernel[grid](*arguments, **own, num_warps=warps, **overlap)
+        return (None if interpreted else compiled[grid]), tuple(own.values())
 
 
 def _flags(rule: Rule) -> dict[str, bool]:

@@ -15,6 +15,8 @@ from adaterm.rules import Rule, Statistics
 class Job:
     """Parallel lists over the parameters that have a gradient; complex tensors come as pairs of reals.
 
+    Of a tensor that ranks share, these are this rank's part, which may be empty; `sizes` are those of whole tensors.
+
     An engine changes parameters and state in place; in differentiable mode it puts new tensors into the lists instead.
     A job comes again, with other gradients and perhaps another learning rate, as long as parameters and state are the
     same tensors at the same addresses: what an engine keeps for that goes into `scratch`. What a captured graph refers
@@ -29,6 +31,7 @@ class Job:
     means: list[Tensor]
     scales: list[Tensor]
     scalars: dict[str, list[Tensor]]
+    sizes: list[int]  # elements, of all parts together
     positions: list[int]  # of the parameters among all of the optimizer's
     scratch: dict[str, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
@@ -55,6 +58,7 @@ class Job:
             means=chosen(self.means),
             scales=chosen(self.scales),
             scalars={name: chosen(tensors) for name, tensors in self.scalars.items()},
+            sizes=chosen(self.sizes),
             positions=chosen(self.positions),
             kept=self.kept,
             grad_scale=self.grad_scale,

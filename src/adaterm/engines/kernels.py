@@ -20,7 +20,7 @@ PARTS = tl.constexpr(1024)  # partial sums at a time
 HEAD, ROW = tl.constexpr(layout.HEAD), tl.constexpr(layout.ROW)
 LR, BETA1, BETA2, EPS, DOF, BETA_DOF, DECAY, SIGN = (tl.constexpr(column) for column in range(layout.HEAD))
 PARAMETER, GRADIENT, MEAN, SCALE, STEP, FIRST_SCALAR, SECOND_SCALAR, THIRD_SCALAR = map(tl.constexpr, range(8))
-SIZE, TRIGAMMA, CHUNKS_BEFORE, POSITION = map(tl.constexpr, range(8, layout.ROW))
+SIZE, WHOLE_SIZE, TRIGAMMA, CHUNKS_BEFORE, POSITION = map(tl.constexpr, range(8, layout.ROW))
 # What weighing a tensor leaves for moving it.
 COEFFICIENTS = tl.constexpr(8)
 VALID, RATE, SCALE_RATE, DISTANCE, TENSOR_DOF, WEIGHT, STEP_SIZE, CORRECTION = map(tl.constexpr, range(8))
@@ -190,6 +190,87 @@ def _part(
     return tl.sum(total)
 
 
+@triton.jit
+def _weigh(
+    total,
+    tensor,
+    table,
+    row,
+    coefficients,
+    statistics,
+    tensors,
+    lr_tensor,
+    S: tl.constexpr,
+    LR_TENSOR: tl.constexpr,
+    ADATERM: tl.constexpr,
+    ROBUST: tl.constexpr,
+    ADAPTIVE: tl.constexpr,
+    ANALYTIC: tl.constexpr,
+    ADABIAS: tl.constexpr,
+    KEEP: tl.constexpr,
+):
+    """Weigh a tensor whose distance has been added up."""
+    count = tl.load(row + WHOLE_SIZE).to(tl.float64)
+    distance = total / count
+    step_pointer = _tensor(row, STEP, tl.float32, False)
+    step = tl.load(step_pointer) + 1.0
+    tl.store(step_pointer, step)
+    step = step.to(tl.float64)
+    lr = tl.load(lr_tensor).to(tl.float64) if LR_TENSOR else _number(table, LR)
+    beta = _number(table, BETA1)
+    exact_eps = _number(table, EPS)
+    dof = _number(table, DOF)
+    mine = coefficients + tensor * COEFFICIENTS
+    a = _scalar(row, FIRST_SCALAR, S, ROBUST)
+    b = _scalar(row, SECOND_SCALAR, S, ADABIAS or (ADAPTIVE and not ADATERM))
+    if ADATERM:
+        rate, scale_rate, dof, weight, a, b, trust, reported = adaterm_weigh(
+            distance, a, b, beta, exact_eps, dof, ROBUST, ADAPTIVE, ANALYTIC, ADABIAS
+        )
+        seen = distance
+        tl.store(mine + STEP_SIZE, adaterm_step_size(lr, step, b, beta, ADABIAS).to(S))
+        tl.store(mine + TENSOR_DOF, dof.to(S))
+        tl.store(mine + WEIGHT, weight.to(S))
+    else:
+        beta2 = _number(table, BETA2)
+        c = _scalar(row, THIRD_SCALAR, S, ADAPTIVE)
+        rate, scale_rate, a, b, c, seen, trust, reported = t_family_weigh(
+            distance,
+            count,
+            _number(row, TRIGAMMA),
+            a,
+            b,
+            c,
+            beta,
+            beta2,
+            exact_eps,
+            dof,
+            _number(table, BETA_DOF),
+            ROBUST,
+            ADAPTIVE,
+            KEEP,
+        )
+        _keep(row, THIRD_SCALAR, c, S, ADAPTIVE)
+        tl.store(mine + STEP_SIZE, (lr / (1.0 - _power(beta, step))).to(S))
+        tl.store(mine + CORRECTION, (1.0 - _power(beta2, step)).to(S))
+    _keep(row, FIRST_SCALAR, a, S, ROBUST)
+    _keep(row, SECOND_SCALAR, b, S, ADABIAS or (ADAPTIVE and not ADATERM))
+    tl.store(mine + VALID, (distance < INF).to(S))
+    tl.store(mine + DISTANCE, where(distance < INF, distance, 0.0).to(S))
+    tl.store(mine + RATE, rate.to(S))
+    tl.store(mine + SCALE_RATE, scale_rate.to(S))
+    tl.store(statistics + tensor, seen.to(S))
+    tl.store(statistics + tensors + tensor, trust.to(S))
+    tl.store(statistics + 2 * tensors + tensor, reported.to(S))
+
+
+@triton.jit
+def _report_nothing(tensor, statistics, tensors):
+    """A step that is skipped has no statistics."""
+    for line in tl.static_range(3):
+        tl.store(statistics + line * tensors + tensor, float("nan"))
+
+
 @triton.jit(do_not_specialize=["tensors", "lr_tensor", "grad_scale", "found_inf"])
 def gauge(
     owners,
@@ -198,6 +279,7 @@ def gauge(
     parts,
     counters,
     statistics,
+    totals,
     tensors,
     lr_tensor,
     grad_scale,
@@ -217,8 +299,9 @@ def gauge(
     ADABIAS: tl.constexpr,
     KEEP: tl.constexpr,
     OVERLAP: tl.constexpr,
+    SHARED: tl.constexpr,
 ):
-    """Gauge one chunk; the program that completes a tensor weighs it."""
+    """Gauge one chunk; the program that completes a tensor weighs it, or leaves the sum if other ranks share it."""
     if OVERLAP:
         gdc_launch_dependents()
     program = tl.program_id(0)
@@ -247,61 +330,50 @@ def gauge(
             for begin in range(0, tl.cdiv(chunks, PARTS)):
                 at = begin * PARTS + tl.arange(0, PARTS)
                 total += tl.load(parts + first + at, mask=at < chunks, other=0.0, cache_modifier=".cg").to(tl.float64)
-            count = size.to(tl.float64)
-            distance = tl.sum(total) / count
-            step_pointer = _tensor(row, STEP, tl.float32, False)
-            step = tl.load(step_pointer) + 1.0
-            tl.store(step_pointer, step)
-            step = step.to(tl.float64)
-            lr = tl.load(lr_tensor).to(tl.float64) if LR_TENSOR else _number(table, LR)
-            beta = _number(table, BETA1)
-            exact_eps = _number(table, EPS)
-            dof = _number(table, DOF)
-            mine = coefficients + tensor * COEFFICIENTS
-            a = _scalar(row, FIRST_SCALAR, S, ROBUST)
-            b = _scalar(row, SECOND_SCALAR, S, ADABIAS or (ADAPTIVE and not ADATERM))
-            if ADATERM:
-                rate, scale_rate, dof, weight, a, b, trust, reported = adaterm_weigh(
-                    distance, a, b, beta, exact_eps, dof, ROBUST, ADAPTIVE, ANALYTIC, ADABIAS
-                )
-                seen = distance
-                tl.store(mine + STEP_SIZE, adaterm_step_size(lr, step, b, beta, ADABIAS).to(S))
-                tl.store(mine + TENSOR_DOF, dof.to(S))
-                tl.store(mine + WEIGHT, weight.to(S))
+            if SHARED:
+                tl.store(totals + tensor, tl.sum(total).to(S))
             else:
-                beta2 = _number(table, BETA2)
-                c = _scalar(row, THIRD_SCALAR, S, ADAPTIVE)
-                rate, scale_rate, a, b, c, seen, trust, reported = t_family_weigh(
-                    distance,
-                    count,
-                    _number(row, TRIGAMMA),
-                    a,
-                    b,
-                    c,
-                    beta,
-                    beta2,
-                    exact_eps,
-                    dof,
-                    _number(table, BETA_DOF),
-                    ROBUST,
-                    ADAPTIVE,
-                    KEEP,
-                )
-                _keep(row, THIRD_SCALAR, c, S, ADAPTIVE)
-                tl.store(mine + STEP_SIZE, (lr / (1.0 - _power(beta, step))).to(S))
-                tl.store(mine + CORRECTION, (1.0 - _power(beta2, step)).to(S))
-            _keep(row, FIRST_SCALAR, a, S, ROBUST)
-            _keep(row, SECOND_SCALAR, b, S, ADABIAS or (ADAPTIVE and not ADATERM))
-            tl.store(mine + VALID, (distance < INF).to(S))
-            tl.store(mine + DISTANCE, where(distance < INF, distance, 0.0).to(S))
-            tl.store(mine + RATE, rate.to(S))
-            tl.store(mine + SCALE_RATE, scale_rate.to(S))
-            tl.store(statistics + tensor, seen.to(S))
-            tl.store(statistics + tensors + tensor, trust.to(S))
-            tl.store(statistics + 2 * tensors + tensor, reported.to(S))
-    elif start == 0:  # a step that is skipped has no statistics
-        for line in tl.static_range(3):
-            tl.store(statistics + line * tensors + tensor, float("nan"))
+                # fmt: off
+                _weigh(tl.sum(total), tensor, table, row, coefficients, statistics, tensors, lr_tensor, S, LR_TENSOR,
+                       ADATERM, ROBUST, ADAPTIVE, ANALYTIC, ADABIAS, KEEP)
+                # fmt: on
+    elif start == 0:
+        _report_nothing(tensor, statistics, tensors)
+
+
+@triton.jit(do_not_specialize=["tensors", "lr_tensor", "found_inf"])
+def weigh(
+    table,
+    coefficients,
+    statistics,
+    totals,
+    tensors,
+    lr_tensor,
+    found_inf,
+    S: tl.constexpr,
+    LR_TENSOR: tl.constexpr,
+    FOUND: tl.constexpr,
+    ADATERM: tl.constexpr,
+    ROBUST: tl.constexpr,
+    ADAPTIVE: tl.constexpr,
+    ANALYTIC: tl.constexpr,
+    ADABIAS: tl.constexpr,
+    KEEP: tl.constexpr,
+):
+    """Weigh one tensor, with the sum over all ranks' parts."""
+    tensor = tl.program_id(0)
+    live = True
+    if FOUND:
+        live = tl.load(found_inf) == 0.0
+    if live:
+        row = table + HEAD + tensor * ROW
+        total = tl.load(totals + tensor).to(tl.float64)
+        # fmt: off
+        _weigh(total, tensor, table, row, coefficients, statistics, tensors, lr_tensor, S, LR_TENSOR, ADATERM,
+               ROBUST, ADAPTIVE, ANALYTIC, ADABIAS, KEEP)
+        # fmt: on
+    else:
+        _report_nothing(tensor, statistics, tensors)
 
 
 @triton.jit

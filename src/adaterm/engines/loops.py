@@ -34,16 +34,17 @@ from adaterm.engines.table import (
     SCALE,
     SECOND_SCALAR,
     SIGN,
-    SIZE,
     STEP,
     THIRD_SCALAR,
     TRIGAMMA,
+    WHOLE_SIZE,
 )
 
 PIECE = 1 << 16  # elements whose part of a distance is added up on its own, whoever does it
 _PATIENCE = 1000  # looks at a counter before other programs may run
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
-WHOLE, GAUGE, MOVE = range(3)  # what to do with the elements of an item
+# What to do with the elements of an item; tensors that ranks share are added up in one call and moved in another.
+WHOLE, GAUGE, MOVE, ADD_UP, WEIGH = range(5)
 VALID, RATE, SCALE_RATE, DISTANCE, TENSOR_DOF, WEIGHT, STEP_SIZE, CORRECTION = range(8)
 COEFFICIENTS = 8
 ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first piece, its pieces, and whose item it is
@@ -62,8 +63,9 @@ ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first pie
     ALL_COEFFICIENTS,
     STATISTICS,
     GRAD_SCALE,
-) = range(13)
-CONTEXT = 13
+    TOTALS,
+) = range(14)
+CONTEXT = 14
 LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
 
 
@@ -177,7 +179,7 @@ def _counted(table, tensor):
 @_compiled
 def _weigh_adaterm(table, numbers, tensor, total, mine, zero, robust, adaptive, analytically, adabias):
     """Weigh a tensor whose distance has been added up; what to report of it."""
-    distance = total / np.float64(table[HEAD + ROW * tensor + SIZE])
+    distance = total / np.float64(table[HEAD + ROW * tensor + WHOLE_SIZE])
     step, beta = _counted(table, tensor), numbers[BETA1]
     rate, scale_rate, dof, weight, excess, memory, trust, reported = _adaterm_weigh(
         distance,
@@ -203,7 +205,7 @@ def _weigh_adaterm(table, numbers, tensor, total, mine, zero, robust, adaptive, 
 def _weigh_t_family(table, numbers, tensor, total, mine, zero, robust, adaptive, keep):
     """Weigh a tensor whose distance has been added up; what to report of it."""
     row = HEAD + ROW * tensor
-    size = np.float64(table[row + SIZE])
+    size = np.float64(table[row + WHOLE_SIZE])
     distance = total / size
     step, beta, beta2 = _counted(table, tensor), numbers[BETA1], numbers[BETA2]
     rate, scale_rate, weight_sum, average, variance, seen, trust, reported = _t_family_weigh(
@@ -336,6 +338,7 @@ def worker(
         coefficients = carray(pointer(known[ALL_COEFFICIENTS], zero), (count, COEFFICIENTS))
         statistics = carray(pointer(known[STATISTICS], zero), (3, count))
         scale = carray(pointer(known[GRAD_SCALE], 0.0), (1,))[0]
+        totals = carray(pointer(known[TOTALS], 0.0), (count,))
         sign, decay, eps = cast(numbers[SIGN] / scale, zero), cast(numbers[DECAY], zero), cast(numbers[EPS], zero)
         shrink = cast(1.0 - (1.0 - numbers[LR] * numbers[DECAY]), zero)  # the part that AdamW's factor takes away
         floor = cast(numbers[EPS] ** 2 if adaterm else numbers[EPS] / (1.0 - numbers[BETA2]) if belief else 0.0, zero)
@@ -346,15 +349,18 @@ def worker(
             first, pieces = items[index, 4], items[index, 5]
             mine, done = coefficients[tensor], known[COUNTERS] + LINE * tensor
             if kind != MOVE:
-                for start in range(begin, end, PIECE):
+                for start in range(begin, begin if kind == WEIGH else end, PIECE):
                     stop, added = min(end, start + PIECE), zero if adaterm else eps
                     part = _gauge(table, tensor, start, stop, sign, decay, added, zero, g_unit, p_unit, robust, l2)
                     parts[first + start // PIECE] = part
                 gauged = (end - begin + PIECE - 1) // PIECE
                 if fetch_add(done, gauged) + gauged == pieces:
-                    total = 0.0
-                    for piece in range(first, first + pieces):
+                    total = totals[tensor] if kind == WEIGH else 0.0
+                    for piece in range(first, first if kind == WEIGH else first + pieces):
                         total += parts[piece]
+                    if kind == ADD_UP:
+                        totals[tensor] = total
+                        continue
                     if adaterm:
                         seen = _weigh_adaterm(
                             table, numbers, tensor, total, mine, zero, robust, adaptive, analytically, adabias
@@ -363,7 +369,7 @@ def worker(
                         seen = _weigh_t_family(table, numbers, tensor, total, mine, zero, robust, adaptive, keep)
                     statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = seen
                     fetch_add(done, 1)
-            if kind != GAUGE:
+            if kind in (WHOLE, MOVE):
                 waited = 0
                 while load(done) <= pieces:  # other threads have yet to gauge, or one is weighing
                     waited += 1

@@ -20,11 +20,28 @@ _IN_PLACE = bind(shift=_shift_in_place)
 
 def run(job: Job) -> list[Report]:
     """Take one step with every parameter of the job."""
-    return [Report([index], _step(job, index)) for index in range(len(job.params))]
+    return [Report([index], _finish(job, index, _gauge(job, index))) for index in range(len(job.params))]
 
 
-def _step(job: Job, index: int) -> Statistics:
-    rule, options = job.rule, job.options
+def gauge(job: Job) -> list[Tensor]:
+    """The sums, one for each parameter, of which a distance is the mean."""
+    return [_gauge(job, index) for index in range(len(job.params))]
+
+
+def finish(job: Job, totals: list[Tensor]) -> list[Report]:
+    """Take the rest of a step, with the sums over whole tensors."""
+    return [Report([index], _finish(job, index, total)) for index, total in enumerate(totals)]
+
+
+def _gauge(job: Job, index: int) -> Tensor:
+    mean, scale = job.means[index], job.scales[index]
+    gradient = effective_gradient(job.grads[index], job.params[index].to(mean.dtype), job.options)
+    terms: Tensor = job.rule.gauge(equations, gradient, mean, scale)
+    return terms.sum()
+
+
+def _finish(job: Job, index: int, total: Tensor) -> Statistics:
+    rule, options, size = job.rule, job.options, job.sizes[index]
     stored, mean, scale, step = job.params[index], job.means[index], job.scales[index], job.steps[index]
     lr = job.lr_on(stored.device)
     lib = equations if options.differentiable else _IN_PLACE
@@ -35,9 +52,8 @@ def _step(job: Job, index: int) -> Statistics:
         parameter = lib.shift(parameter, parameter, -job.decay(lr))
 
     step += 1
-    distance = rule.gauge(lib, gradient, mean, scale).mean()
     scalars = {name: values[index] for name, values in job.scalars.items()}
-    weights, new_scalars, statistics = rule.weigh(equations, distance, scalars, Size.of(stored))
+    weights, new_scalars, statistics = rule.weigh(equations, total / size, scalars, Size.of(size))
     count = step.item() if job.on_host else step.to(mean.dtype)
     mean, scale, parameter = rule.move(lib, gradient, mean, scale, parameter, weights, lr, count)
 

@@ -16,9 +16,9 @@ from adaterm.rules import TRule
 HEAD = 8
 LR, BETA1, BETA2, EPS, DOF, BETA_DOF, DECAY, SIGN = range(HEAD)
 # ... and then a row for each tensor: addresses, and what is known of it.
-ROW = 12
+ROW = 13
 PARAMETER, GRADIENT, MEAN, SCALE, STEP, FIRST_SCALAR, SECOND_SCALAR, THIRD_SCALAR = range(8)
-SIZE, TRIGAMMA, CHUNKS_BEFORE, POSITION = range(8, ROW)
+SIZE, WHOLE_SIZE, TRIGAMMA, CHUNKS_BEFORE, POSITION = range(8, ROW)  # sizes: of this rank's part, and of all parts
 
 _SLOTS = {
     "excess_dof": FIRST_SCALAR,
@@ -45,8 +45,9 @@ class Table:
         columns |= {_SLOTS[name]: scalars for name, scalars in job.scalars.items()}
         for column, tensors in columns.items():
             self._set(column, _addresses(tensors))
-        trigammas = [trigamma(size / 2.0) for size in self.sizes] if job.rule.needs_size else [0.0] * len(self.sizes)
+        trigammas = [trigamma(size / 2.0) for size in job.sizes] if job.rule.needs_size else [0.0] * len(self.sizes)
         self._set(SIZE, self.sizes)
+        self._set(WHOLE_SIZE, job.sizes)
         self._set(TRIGAMMA, _bits(trigammas))
         self._set(CHUNKS_BEFORE, [0, *accumulate(self.chunks)][:-1])
         self._set(POSITION, job.positions)

@@ -1,0 +1,265 @@
+"""What the ranks of the distributed tests do; every function runs on all of them, and checks what it does."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from catalogue import ENGINE_TOLERANCE, ENGINES, assert_close, give_gradients, make, parameters
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import adaterm
+
+SHAPES = [(7, 5), (3,), (1,), (), (2, 3, 4), (9, 2)]
+"""None divides by the number of ranks, and some have fewer rows than there are ranks."""
+
+
+def _first(tensor):
+    return Shard(0) if tensor.dim() else Replicate()
+
+
+def _last(tensor):
+    return Shard(tensor.dim() - 1) if tensor.dim() > 1 else Replicate()
+
+
+LAYOUTS = {
+    "fsdp": ((-1,), ("dp",), lambda tensor, index: [_first(tensor)]),
+    "tensor parallel": ((-1,), ("tp",), lambda tensor, index: [_last(tensor)]),
+    "hsdp": ((2, -1), ("replicate", "shard"), lambda tensor, index: [Replicate(), _first(tensor)]),
+    "fsdp and tensor parallel": ((2, -1), ("dp", "tp"), lambda tensor, index: [_first(tensor), _last(tensor)]),
+    "with plain tensors": ((-1,), ("dp",), lambda tensor, index: [_first(tensor)] if index % 2 else None),
+}
+"""The mesh's shape and names, and a tensor's placements on it, or None if it is left as it is."""
+
+
+def mesh_of(layout):
+    shape, names, _ = LAYOUTS[layout]
+    world = dist.get_world_size()
+    rest = world // (shape[0] if len(shape) > 1 else 1)
+    return init_device_mesh("cpu", tuple(rest if size < 0 else size for size in shape), mesh_dim_names=names)
+
+
+def spread(tensors, mesh, layout):
+    """The same tensors as the ranks share them."""
+    placements = [LAYOUTS[layout][2](tensor, index) for index, tensor in enumerate(tensors)]
+    return [
+        tensor.detach().clone() if places is None else distribute_tensor(tensor.detach().clone(), mesh, places)
+        for tensor, places in zip(tensors, placements, strict=True)
+    ]
+
+
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def assert_same_everywhere(tensor, what):
+    """The same bits on all ranks."""
+    found = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, tensor)
+    for other in found:
+        torch.testing.assert_close(other, found[0], rtol=0, atol=0, equal_nan=True, msg=what)
+
+
+def assert_follows(tested, shards, right, params, tolerance, what):
+    for shard, parameter in zip(shards, params, strict=True):
+        assert_close(whole(shard), parameter, tolerance, f"{what}, parameter")
+        assert tested.state[shard].keys() == right.state[parameter].keys()
+        for name, value in right.state[parameter].items():
+            assert_close(whole(tested.state[shard][name]), value, tolerance, f"{what}, {name}")
+            if value.dim() == 0:
+                assert_same_everywhere(whole(tested.state[shard][name]), f"{what}, {name}")
+
+
+def follow(layout, engine, rules, dtype, steps=20, poison=None):
+    """Train shards beside whole tensors; `poison` names a step in which rank 1's part of a gradient is NaN."""
+    mesh = mesh_of(layout)
+    for rule in rules:
+        params = parameters(SHAPES, dtype)
+        shards = [shard.requires_grad_() for shard in spread(params, mesh, layout)]
+        halves = [{"params": shards[:3]}, {"params": shards[3:], "lr": 3e-3}]  # two groups, one exchange
+        tested = make(rule, halves, **ENGINES[engine])
+        right = make(rule, [{"params": params[:3]}, {"params": params[3:], "lr": 3e-3}], foreach=False)
+        for step in range(steps):
+            give_gradients(params, step)
+            if step == poison:
+                for parameter in params:
+                    _poison_last_row(parameter.grad)
+            for shard, gradient in zip(shards, spread([p.grad for p in params], mesh, layout), strict=True):
+                shard.grad = gradient
+            right.step()
+            with CommDebugMode() as counted:
+                tested.step()
+            if step:  # the first one may exchange the first scales, too
+                dimensions = {"fsdp and tensor parallel": 2}.get(layout, 1)
+                assert counted.get_total_counts() <= dimensions, counted.get_comm_counts()
+        assert_follows(tested, shards, right, params, ENGINE_TOLERANCE[dtype], f"{rule}, {layout}")
+        for shard, parameter in zip(shards, params, strict=True):
+            for ours, wanted in zip(tested.statistics()[shard], right.statistics()[parameter], strict=True):
+                tolerance = 10 * ENGINE_TOLERANCE[dtype]
+                torch.testing.assert_close(ours.to(wanted), wanted, rtol=tolerance, atol=0, msg=f"{rule}, statistics")
+
+
+def _poison_last_row(gradient):
+    (gradient[-1:] if gradient.dim() else gradient).fill_(float("nan"))
+
+
+class Network(torch.nn.Module):
+    """Its first layer has fewer rows than there are ranks, and none of its sizes divides by them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.narrow = torch.nn.Linear(6, 3)
+        self.up = torch.nn.Linear(3, 8)
+        self.down = torch.nn.Linear(8, 5)
+        self.gain = torch.nn.Parameter(torch.ones(5))
+        self.double()
+
+    def forward(self, inputs):
+        return self.down(torch.tanh(self.up(torch.tanh(self.narrow(inputs))))) * self.gain
+
+
+def batch_of(step, part=0, parts=1):
+    """A part of a step's batch; every fifth batch is corrupt."""
+    generator = torch.Generator().manual_seed(step)
+    inputs = torch.randn(16, 6, generator=generator, dtype=torch.float64)
+    targets = torch.randn(16, 5, generator=generator, dtype=torch.float64) * (100.0 if step % 5 == 4 else 1.0)
+    return inputs.chunk(parts)[part], targets.chunk(parts)[part]
+
+
+def train_model(model, optimizer, steps, part=0, parts=1):
+    for step in steps:
+        inputs, targets = batch_of(step, part, parts)
+        optimizer.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        optimizer.step()
+
+
+def sharded_model(kind):
+    """A model as torch shards it, which part of a batch it sees here, and of how many."""
+    world, rank, model = dist.get_world_size(), dist.get_rank(), Network()
+    if kind == "fsdp":
+        mesh = init_device_mesh("cpu", (world,))
+        for layer in (model.up, model.down):
+            fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh), rank, world
+    if kind == "hsdp":
+        mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
+        return fully_shard(model, mesh=mesh), rank, world
+    mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+    parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    if kind == "tensor parallel":
+        return model, 0, 1
+    return fully_shard(model, mesh=mesh["dp"]), rank // 2, world // 2
+
+
+def assert_same_model(model, wanted, tolerance=1e-12):
+    for (name, ours), theirs in zip(model.named_parameters(), wanted.parameters(), strict=True):
+        assert_close(whole(ours), theirs, tolerance, name)
+
+
+def train_as_torch_shards(kind, engine):
+    """A real model under torch's own sharding does what it does in one process on the whole batch."""
+    single = Network()
+    train_model(single, adaterm.AdaTerm(single.parameters(), lr=1e-2, foreach=False), range(20))
+    model, part, parts = sharded_model(kind)
+    tested = adaterm.AdaTerm(model.parameters(), lr=1e-2, **ENGINES[engine])
+    train_model(model, tested, range(20), part, parts)
+    assert_same_model(model, single)
+
+
+def state_on_disk(folder, kind, begin, end, options, load):
+    """Train from a checkpoint, or from nothing, to a checkpoint; what a process alone would have comes out."""
+    single = Network()
+    train_model(single, adaterm.AdaTerm(single.parameters(), lr=1e-2, **options), range(end))
+    if dist.get_world_size() > 1:
+        model, part, parts = sharded_model(kind)
+    else:
+        model, part, parts = Network(), 0, 1
+    tested = adaterm.AdaTerm(model.parameters(), lr=1e-2, **options)
+    path = os.path.join(folder, str(begin))
+    if load:
+        parameters_now, state = get_state_dict(model, tested)
+        dcp.load({"model": parameters_now, "optimizer": state}, checkpoint_id=path)
+        set_state_dict(model, tested, model_state_dict=parameters_now, optim_state_dict=state)
+    train_model(model, tested, range(begin, end), part, parts)
+    assert_same_model(model, single, 1e-11)
+    parameters_now, state = get_state_dict(model, tested)
+    dcp.save({"model": parameters_now, "optimizer": state}, checkpoint_id=os.path.join(folder, str(end)))
+
+
+def ask_for_state_first(options):
+    """`get_optimizer_state_dict` before the first step, which takes a step of its own, changes nothing after."""
+    ends = []
+    for asked in (False, True):
+        model, part, parts = sharded_model("fsdp")
+        tested = adaterm.AdaTerm(model.parameters(), lr=1e-2, **options)
+        if asked:
+            assert get_optimizer_state_dict(model, tested)["state"]
+        train_model(model, tested, range(5), part, parts)
+        ends.append([whole(parameter) for parameter in model.parameters()])
+        assert all(tested.state[parameter]["step"] == 5 for parameter in model.parameters())
+    assert all(torch.equal(*pair) for pair in zip(*ends, strict=True))
+
+
+def replicate(engine):
+    """Replicas under DDP stay the same to the bit."""
+    model = DistributedDataParallel(Network().float())
+    tested = adaterm.AdaTerm(model.parameters(), lr=1e-2, **ENGINES[engine])
+    for step in range(100):
+        inputs, targets = (tensor.float() for tensor in batch_of(step, dist.get_rank(), dist.get_world_size()))
+        tested.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        tested.step()
+    for parameter in model.parameters():
+        assert_same_everywhere(parameter.detach(), "a replica")
+        for name, value in tested.state[parameter].items():
+            assert_same_everywhere(value, name)
+
+
+def share_state(bucket_view):
+    """ZeroRedundancyOptimizer, which gives each rank whole tensors to step."""
+    single = Network()
+    train_model(single, adaterm.AdaTerm(single.parameters(), lr=1e-2), range(20))
+    model = DistributedDataParallel(Network())
+    tested = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=adaterm.AdaTerm, lr=1e-2, parameters_as_bucket_view=bucket_view
+    )
+    train_model(model, tested, range(20), dist.get_rank(), dist.get_world_size())
+    assert_same_model(model, single)
+
+
+def refuse_flat_parameters():
+    """FSDP1's flat parameters and pieces of tensors are refused, and whole tensors are not."""
+    for original in (False, True):
+        model = FullyShardedDataParallel(Network(), use_orig_params=original, device_id=torch.device("cpu"))
+        tested = adaterm.AdaTerm(model.parameters())
+        with pytest.raises(RuntimeError, match="fully_shard"):
+            train_model(model, tested, range(1))
+    single = Network()
+    train_model(single, adaterm.AdaTerm(single.parameters(), lr=1e-2), range(5))
+    strategy = ShardingStrategy.NO_SHARD
+    model = FullyShardedDataParallel(
+        Network(), use_orig_params=True, sharding_strategy=strategy, device_id=torch.device("cpu")
+    )
+    train_model(model, adaterm.AdaTerm(model.parameters(), lr=1e-2), range(5), dist.get_rank(), dist.get_world_size())
+    assert_same_model(model, single)
+
+
+def step_in_the_interpreter():
+    """The GPU's kernels on shards."""
+    from adaterm.engines import gpu
+
+    gpu.interpreted = True
+    try:
+        follow("fsdp", "fused", ["AdaTerm", "At-Adam"], torch.float64, steps=4)
+    finally:
+        gpu.interpreted = False

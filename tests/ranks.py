@@ -1,0 +1,78 @@
+"""Real processes for distributed tests, over gloo on loopback; started once, because importing torch takes seconds."""
+
+import os
+import sys
+import tempfile
+import traceback
+from datetime import timedelta
+from multiprocessing import get_context
+from pathlib import Path
+
+PATIENCE = 300  # seconds; the first fused step of a rule compiles, on every rank
+
+
+class Ranks:
+    """Processes that together run a function, as the ranks of a new process group every time."""
+
+    def __init__(self, size):
+        context = get_context("spawn")
+        self.pipes, self.processes = [], []
+        for _ in range(size):
+            mine, its = context.Pipe()
+            process = context.Process(target=_serve, args=(its,), daemon=True)
+            process.start()
+            self.pipes.append(mine)
+            self.processes.append(process)
+
+    def run(self, world, function, *args):
+        """What the function returns on each rank; what it raises on any rank is raised here."""
+        with tempfile.TemporaryDirectory() as folder:
+            for rank, pipe in enumerate(self.pipes[:world]):
+                pipe.send((function, args, rank, world, str(Path(folder) / "store")))
+            found = []
+            for rank, pipe in enumerate(self.pipes[:world]):
+                if not pipe.poll(PATIENCE):
+                    self.stop()
+                    raise TimeoutError(f"rank {rank} of {world} did not answer; {function.__name__}{args}")
+                found.append(pipe.recv())
+        problems = [f"on rank {rank}:\n{error}" for rank, (error, _) in enumerate(found) if error]
+        if problems:
+            raise AssertionError("\n".join(problems))
+        return [result for _, result in found]
+
+    def stop(self):
+        for process in self.processes:
+            process.kill()
+
+
+def _serve(pipe):
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    from adaterm.engines import gpu
+
+    gpu.interpreted = False  # the CPU's engine, where a test does not say otherwise
+    while True:
+        try:
+            function, args, rank, world, store = pipe.recv()
+        except EOFError:
+            return
+        error, result = None, None
+        try:
+            dist.init_process_group(
+                "gloo",
+                store=dist.FileStore(store, world),
+                rank=rank,
+                world_size=world,
+                timeout=timedelta(seconds=60),
+            )
+            result = function(*args)
+        except BaseException:
+            error = traceback.format_exc()
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        pipe.send((error, result))

@@ -1,0 +1,78 @@
+"""Parameters that ranks share follow a single process, on every mesh, with every engine; real processes, over gloo."""
+
+import pytest
+import torch
+from catalogue import ENGINES, RULES
+from on_ranks import (
+    LAYOUTS,
+    ask_for_state_first,
+    follow,
+    refuse_flat_parameters,
+    replicate,
+    share_state,
+    state_on_disk,
+    step_in_the_interpreter,
+    train_as_torch_shards,
+)
+
+FEW = ["AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief", "AdaTerm + L2 decay", "AdaTerm (gradient init)"]
+"""Rules that between them go through every stage; the fused engines compile each."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_four_ranks_follow_one_process(ranks, layout, engine):
+    ranks.run(4, follow, layout, engine, FEW, torch.float64)
+
+
+@pytest.mark.parametrize("engine", ["reference", "foreach"])
+def test_every_rule_follows_one_process(ranks, engine):
+    ranks.run(2, follow, "fsdp", engine, sorted(RULES.keys() - FEW), torch.float64)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("layout", ["fsdp", "tensor parallel"])
+def test_two_ranks_follow_one_process_in_single_precision(ranks, layout, engine):
+    ranks.run(2, follow, layout, engine, FEW, torch.float32)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_gradient_that_is_nan_on_one_rank_is_excluded_on_all(ranks, engine):
+    ranks.run(4, follow, "fsdp", engine, ["AdaTerm", "At-Adam"], torch.float64, 8, 3)
+
+
+def test_kernels_for_gpus(ranks):
+    ranks.run(2, step_in_the_interpreter)
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp", "tensor parallel", "fsdp and tensor parallel"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_models_that_torch_shards(ranks, kind, engine):
+    ranks.run(4, train_as_torch_shards, kind, engine)
+
+
+@pytest.mark.parametrize("options", [{}, {"init_scale": "gradient", "adaptive_bias_correction": True}], ids=str)
+def test_a_checkpoint_of_four_ranks_goes_on_with_two_and_with_one(ranks, tmp_path, options):
+    ranks.run(4, state_on_disk, str(tmp_path), "fsdp and tensor parallel", 0, 4, options, False)
+    ranks.run(2, state_on_disk, str(tmp_path), "fsdp", 4, 8, options, True)
+    ranks.run(1, state_on_disk, str(tmp_path), "", 8, 12, options, True)
+    ranks.run(4, state_on_disk, str(tmp_path), "hsdp", 12, 16, options, True)
+
+
+@pytest.mark.parametrize("options", [{}, {"init_scale": "gradient"}], ids=str)
+def test_asking_for_the_state_before_the_first_step_does_no_harm(ranks, options):
+    ranks.run(2, ask_for_state_first, options)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_replicas_stay_the_same_to_the_bit(ranks, engine):
+    ranks.run(2, replicate, engine)
+
+
+@pytest.mark.parametrize("bucket_view", [False, True])
+def test_zero_redundancy_optimizer(ranks, bucket_view):
+    ranks.run(2, share_state, bucket_view)
+
+
+def test_flat_parameters_are_refused(ranks):
+    ranks.run(2, refuse_flat_parameters)
