@@ -89,7 +89,11 @@ class RobustOptimizer(Optimizer):
             return loss
         first = not (torch.compiler.is_compiling() or self.state)
         work = [self._prepared(index, plan) for index, plan in enumerate(plans)]
-        self._last.reports = self._carried_out(work)
+        repeated = all(isinstance(plan, Known) for plan in plans)  # which sharded ones never are
+        if not repeated and any(map(is_sharded, self._all())):
+            self._last.reports = self._carried_out_together(work)
+        else:
+            self._last.reports = [self._carried_out(*each) for each in work]
         self._last.rehearsed = first and self._was_rehearsal()
         return loss
 
@@ -117,27 +121,24 @@ class RobustOptimizer(Optimizer):
             self._last.jobs.remember(index, group, self._settings, self.state, stepped, job)
         return stepped, engine, job
 
-    def _carried_out(self, work: list[_Work]) -> list[_GroupReport]:
-        """Do the work of all groups, together with other ranks if there are shards."""
-        params = [parameter for group in self.param_groups for parameter in group["params"]]
-        if any(map(is_sharded, params)):
-            exchange = self._exchange(params)
-            begin_scales(self._last.begun, self.state, exchange, self._scaler()[0])
-            self._last.begun.clear()
-            reports = sharded.run([(engine, job) for _, engine, job in work], exchange)
-            return [(stepped, found) for (stepped, *_), found in zip(work, reports, strict=True)]
-        done = []
-        for stepped, engine, job in work:
-            done.append((stepped, _run(engine, job)))
-            if job.options.differentiable:
-                self._replace_state(stepped, job)
-        return done
+    def _carried_out(self, stepped: list[Tensor], engine: ModuleType, job: Job) -> _GroupReport:
+        reports = _run(engine, job)
+        if job.options.differentiable:
+            self._replace_state(stepped, job)
+        return stepped, reports
 
-    def _exchange(self, params: list[Tensor]) -> Exchange:
-        known = self._last.exchange
-        if known is None or len(known.params) != len(params) or not all(map(is_, known.params, params)):
-            self._last.exchange = known = Exchange(params)
-        return known
+    def _carried_out_together(self, work: list[_Work]) -> list[_GroupReport]:
+        """Do the work of all groups with the other ranks that hold parts of the parameters."""
+        params, exchange = self._all(), self._last.exchange
+        if exchange is None or len(exchange.params) != len(params) or not all(map(is_, exchange.params, params)):
+            self._last.exchange = exchange = Exchange(params)
+        begin_scales(self._last.begun, self.state, exchange, self._scaler()[0])
+        self._last.begun.clear()
+        reports = sharded.run([(engine, job) for _, engine, job in work], exchange)
+        return [(stepped, found) for (stepped, *_), found in zip(work, reports, strict=True)]
+
+    def _all(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def _was_rehearsal(self) -> bool:
         """Whether this first step was one with lr 0 and gradients of 0, such as torch's checkpoints take to make state.
@@ -155,8 +156,7 @@ class RobustOptimizer(Optimizer):
         _, found_inf = self._scaler()
         if found_inf is None or all(isinstance(plan, Known) for plan in plans):
             return False
-        params = [parameter for group in self.param_groups for parameter in group["params"]]
-        fresh = any(parameter.grad is not None and not self.state.get(parameter) for parameter in params)
+        fresh = any(parameter.grad is not None and not self.state.get(parameter) for parameter in self._all())
         return fresh and bool(found_inf.item())
 
     def _scaler(self) -> tuple[Tensor | None, Tensor | None]:

@@ -106,7 +106,8 @@ class Bucket:
             self.known.forget()  # the copy is only recorded: the next step is to make its own
 
     def _launch(self, job: Job, grads: list[Tensor], *names: str) -> None:
-        self._update(job, self.known.arranged(grads))
+        grads = self.known.arranged(grads)  # these may be copies, which must live until the launch
+        self._update(job, grads)
         lr = job.options.lr if isinstance(job.options.lr, Tensor) and not job.options.lr.is_cpu else None
         given = [
             None if it is None else it.to(self.device, non_blocking=True) for it in (lr, job.grad_scale, job.found_inf)

@@ -32,8 +32,7 @@ def local(tensor: Tensor) -> Tensor:
     """The part of a tensor on this rank; no other than the tensor itself, unless it is sharded."""
     if not is_sharded(tensor):
         return tensor
-    with torch.no_grad():  # the part itself, not a view that autograd knows
-        part: Any = tensor.to_local()  # type: ignore[attr-defined]
+    part: Any = tensor._local_tensor  # type: ignore[attr-defined]  # what `to_local` gives without autograd, faster
     return part.wait() if hasattr(part, "wait") else part  # type: ignore[no-any-return]
 
 
@@ -62,7 +61,8 @@ def refuse_flat(params: list[Tensor], given: set[int]) -> None:
                 flat.append(storage)
             else:
                 whole.add(storage)
-        if "deepspeed" in sys.modules and parameter.dim() == 1 and id(parameter) not in given:
+        alone = len(params) == 1 and parameter.dim() == 1 and not is_sharded(parameter)
+        if alone and "deepspeed" in sys.modules and id(parameter) not in given:
             raise RuntimeError(
                 "this looks like a flat partition of DeepSpeed's ZeRO, into which it merges tensors, and a distance is "
                 "the mean over one tensor: use ZeRO stage 0, or torch.distributed.fsdp.fully_shard (FSDP2) instead"
