@@ -8,7 +8,7 @@ engine launches two kernels and copies one table however many tensors there are,
 and takes a tensor of more than 2^31 elements; foreach launches as many kernels for 30 tensors as for one (torch
 splits longer lists: those counts are only reported) and stays within two scratch lists. torch.compile makes one graph
 that a new learning rate does not break, GradScaler skips bad steps, and stochastic rounding keeps what plain bfloat16
-loses.
+loses. Ranks that share parameters follow a single process.
 """
 
 import argparse
@@ -382,6 +382,23 @@ def scaler_skips() -> Iterator[tuple[str, Any]]:
         yield f"steps taken after a good, an infinite and a good loss under GradScaler, fused={fused}", taken
 
 
+def shards_follow() -> Iterator[tuple[str, Any]]:
+    """Two ranks that share this device, over gloo, against whole tensors on it."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from on_ranks import LAYOUTS, follow
+    from ranks import Ranks
+
+    ranks = Ranks(2)
+    few = ["AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief", "AdaTerm + L2 decay", "AdaTerm (gradient init)"]
+    for layout in ("fsdp", "tensor parallel", "with plain tensors"):
+        assert layout in LAYOUTS
+        for engine in ENGINES:
+            for dtype in (torch.float64, torch.float32):
+                ranks.run(2, follow, layout, engine, few, dtype, 20, 7, DEVICE)
+    ranks.stop()
+    yield "two ranks follow one process, all engines, with a gradient of NaN", True
+
+
 CHECKS = (
     no_synchronisation,
     engines_agree,
@@ -396,18 +413,21 @@ CHECKS = (
     rounding,
     compiles,
     scaler_skips,
+    shards_follow,
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/gpu_check"))
-    out = parser.parse_args().out
+    parser.add_argument("--only", nargs="+", choices=[check.__name__ for check in CHECKS], help="default: all")
+    args = parser.parse_args()
+    out = args.out
     if not torch.cuda.is_available():
         sys.exit("gpu_check needs a CUDA device; there is none")
     found: dict[str, Any] = {}
     failed = []
-    for check in CHECKS:
+    for check in CHECKS if not args.only else [check for check in CHECKS if check.__name__ in args.only]:
         try:
             for name, value in check():
                 print(f"{name}: {value}", flush=True)

@@ -50,7 +50,7 @@ def give_gradients(params, step, scale=1.0):
     generator = torch.Generator().manual_seed(1000 + step)
     for parameter in params:
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.grad = (noise * scale * (100.0 if step % 5 == 4 else 1.0)).to(parameter.dtype)
+        parameter.grad = (noise * scale * (100.0 if step % 5 == 4 else 1.0)).to(parameter)
 
 
 def train(optimizer, params, steps, start=0):

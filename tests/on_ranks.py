@@ -2,7 +2,6 @@
 
 import os
 
-import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -40,11 +39,11 @@ LAYOUTS = {
 """The mesh's shape and names, and a tensor's placements on it, or None if it is left as it is."""
 
 
-def mesh_of(layout):
+def mesh_of(layout, device="cpu"):
     shape, names, _ = LAYOUTS[layout]
     world = dist.get_world_size()
     rest = world // (shape[0] if len(shape) > 1 else 1)
-    return init_device_mesh("cpu", tuple(rest if size < 0 else size for size in shape), mesh_dim_names=names)
+    return init_device_mesh(device, tuple(rest if size < 0 else size for size in shape), mesh_dim_names=names)
 
 
 def spread(tensors, mesh, layout):
@@ -78,20 +77,20 @@ def assert_follows(tested, shards, right, params, tolerance, what):
                 assert_same_everywhere(whole(tested.state[shard][name]), f"{what}, {name}")
 
 
-def follow(layout, engine, rules, dtype, steps=20, poison=None):
-    """Train shards beside whole tensors; `poison` names a step in which rank 1's part of a gradient is NaN."""
-    mesh = mesh_of(layout)
+def follow(layout, engine, rules, dtype, steps=20, poison=None, device="cpu"):
+    """Train shards beside whole tensors; `poison` names a step in which only one rank's part of a gradient has NaN."""
+    mesh = mesh_of(layout, device)
     for rule in rules:
-        params = parameters(SHAPES, dtype)
+        params = [parameter.detach().to(device).requires_grad_() for parameter in parameters(SHAPES, dtype)]
         shards = [shard.requires_grad_() for shard in spread(params, mesh, layout)]
         halves = [{"params": shards[:3]}, {"params": shards[3:], "lr": 3e-3}]  # two groups, one exchange
         tested = make(rule, halves, **ENGINES[engine])
         right = make(rule, [{"params": params[:3]}, {"params": params[3:], "lr": 3e-3}], foreach=False)
         for step in range(steps):
             give_gradients(params, step)
-            if step == poison:
-                for parameter in params:
-                    _poison_last_row(parameter.grad)
+            for parameter in params:
+                if step == poison:
+                    (parameter.grad[-1:] if parameter.dim() else parameter.grad).fill_(float("nan"))
             for shard, gradient in zip(shards, spread([p.grad for p in params], mesh, layout), strict=True):
                 shard.grad = gradient
             right.step()
@@ -105,10 +104,6 @@ def follow(layout, engine, rules, dtype, steps=20, poison=None):
             for ours, wanted in zip(tested.statistics()[shard], right.statistics()[parameter], strict=True):
                 tolerance = 10 * ENGINE_TOLERANCE[dtype]
                 torch.testing.assert_close(ours.to(wanted), wanted, rtol=tolerance, atol=0, msg=f"{rule}, statistics")
-
-
-def _poison_last_row(gradient):
-    (gradient[-1:] if gradient.dim() else gradient).fill_(float("nan"))
 
 
 class Network(torch.nn.Module):
@@ -239,6 +234,8 @@ def share_state(bucket_view):
 
 def refuse_flat_parameters():
     """FSDP1's flat parameters and pieces of tensors are refused, and whole tensors are not."""
+    import pytest
+
     for original in (False, True):
         model = FullyShardedDataParallel(Network(), use_orig_params=original, device_id=torch.device("cpu"))
         tested = adaterm.AdaTerm(model.parameters())
@@ -263,3 +260,22 @@ def step_in_the_interpreter():
         follow("fsdp", "fused", ["AdaTerm", "At-Adam"], torch.float64, steps=4)
     finally:
         gpu.interpreted = False
+
+
+def give_gradients_of_other_placements():
+    """Gradients that are sums yet to be made, or whole, are what a single process sees."""
+    from torch.distributed.tensor import Partial
+
+    mesh, world = mesh_of("fsdp"), dist.get_world_size()
+    params = parameters([(7, 5), (3,)], torch.float64)
+    shards = [shard.requires_grad_() for shard in spread(params, mesh, "fsdp")]
+    tested, right = make("AdaTerm", shards), make("AdaTerm", params, foreach=False)
+    for step in range(4):
+        give_gradients(params, step)
+        for shard, parameter, placement in zip(shards, params, (Partial(), Replicate()), strict=True):
+            share = parameter.grad / world if placement == Partial() else parameter.grad
+            # such a gradient does not come from autograd: it gives gradients the parameters' placements
+            shard.grad = DTensor.from_local(share.clone(), mesh, [placement])
+        tested.step()
+        right.step()
+    assert_follows(tested, shards, right, params, 1e-12, "other placements")

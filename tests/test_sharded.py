@@ -1,12 +1,18 @@
 """Parameters that ranks share follow a single process, on every mesh, with every engine; real processes, over gloo."""
 
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 import torch
-from catalogue import ENGINES, RULES
+from catalogue import ENGINES, RULES, give_gradients
 from on_ranks import (
     LAYOUTS,
     ask_for_state_first,
     follow,
+    give_gradients_of_other_placements,
     refuse_flat_parameters,
     replicate,
     share_state,
@@ -14,6 +20,8 @@ from on_ranks import (
     step_in_the_interpreter,
     train_as_torch_shards,
 )
+
+import adaterm
 
 FEW = ["AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief", "AdaTerm + L2 decay", "AdaTerm (gradient init)"]
 """Rules that between them go through every stage; the fused engines compile each."""
@@ -76,3 +84,39 @@ def test_zero_redundancy_optimizer(ranks, bucket_view):
 
 def test_flat_parameters_are_refused(ranks):
     ranks.run(2, refuse_flat_parameters)
+
+
+def test_gradients_of_other_placements_are_redistributed(ranks):
+    ranks.run(2, give_gradients_of_other_placements)
+
+
+def test_partitions_of_deepspeed_are_refused(monkeypatch):
+    """Its ZeRO puts one flat tensor in the place of a group's parameters; other ones are the user's business."""
+    params = [torch.zeros(3, 2, requires_grad=True), torch.zeros(2, requires_grad=True)]
+    optimizer = adaterm.AdaTerm(params)
+    optimizer.param_groups[0]["params"] = [torch.zeros(8, requires_grad=True)]
+    give_gradients(optimizer.param_groups[0]["params"], 0)
+    optimizer.step()
+    monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
+    optimizer.param_groups[0]["params"][0].grad *= 2
+    with pytest.raises(RuntimeError, match="ZeRO stage 0"):
+        adaterm.AdaTerm.step(_fresh(optimizer))
+    give_gradients(params, 0)
+    adaterm.AdaTerm(params).step()
+
+
+def _fresh(optimizer):
+    """The same optimizer, with no step remembered."""
+    optimizer.load_state_dict(optimizer.state_dict())
+    return optimizer
+
+
+def test_the_docs_have_the_counted_numbers():
+    root = Path(__file__).parents[1]
+    page = (root / "docs/distributed.md").read_text()
+    for ranks, row in json.loads((root / "results/exchange/exchange.json").read_text())["ranks"].items():
+        exchange, traffic = row["exchange, microseconds"], row["traffic of FSDP, milliseconds"]
+        shown = (
+            f"{row['collectives']} | {row['bytes']} | {exchange:.0f} µs | {traffic:.0f} ms | {row['share'] * 100:.4f} %"
+        )
+        assert f"<!-- {ranks} -->{shown}<!-- -->" in page
