@@ -209,12 +209,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from adaterm.engines import gpu, kernels
 from adaterm.rules import AdaTermRule, TRule
-pointers = dict.fromkeys(("parts", "coefficients", "statistics", "lr_tensor", "grad_scale", "found_inf"), "*fp32")
+floats = ("parts", "coefficients", "statistics", "totals", "lr_tensor", "grad_scale", "found_inf")
+pointers = dict.fromkeys(floats, "*fp32")
 types = pointers | {"owners": "*i32", "table": "*i64", "counters": "*i32", "tensors": "i32"}
-names = ("ALIGNED", "L2", "LR_TENSOR", "SCALED", "FOUND", "DECOUPLED", "STOCHASTIC", "OVERLAP")
+names = ("ALIGNED", "L2", "LR_TENSOR", "SCALED", "FOUND", "DECOUPLED", "STOCHASTIC", "OVERLAP", "SHARED")
 for rule, on in ((AdaTermRule(), True), (AdaTermRule(), False), (TRule(belief=True, dof=1.0, beta_dof=0.9), True)):
     flags = dict.fromkeys(names, on) | gpu._flags(rule) | {"S": tl.float32, "P": tl.bfloat16, "G": tl.bfloat16}
-    for kernel in (kernels.gauge, kernels.move):
+    for kernel in (kernels.gauge, kernels.weigh, kernels.move):
         constants = {name: flags[name] for name in kernel.arg_names if name in flags}
         signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
         source = ASTSource(kernel, signature, constexprs=constants)
@@ -228,7 +229,7 @@ def test_kernels_compile_for_a_gpu():
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) == 6
+    assert len(done.stdout.splitlines()) == 9
 
 
 def test_what_cannot_be_fused_is_refused():
