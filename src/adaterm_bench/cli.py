@@ -1,0 +1,211 @@
+"""The command `adaterm-bench`."""
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import adaterm_bench
+from adaterm_bench import registry, status
+from adaterm_bench.coordinator import Pool, carry_out
+from adaterm_bench.flags import UsageError, add_flags, build, given
+from adaterm_bench.lock import locked
+from adaterm_bench.progress import Display
+from adaterm_bench.provenance import commit
+from adaterm_bench.registry import Found, NotFoundError, nearest
+from adaterm_bench.runners import local, ray
+from adaterm_bench.sections import sections
+from adaterm_bench.store import Store, StoreError
+from adaterm_bench.work import Order
+
+PRESETS = ("smoke", "quick", "paper")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 if all is done, 1 if something failed, 2 if it was asked wrongly, 130 if interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _command(words)
+    except (NotFoundError, UsageError, ray.MissingError) as error:
+        print(f"adaterm-bench: {error}", file=sys.stderr)
+        return 2
+    except StoreError as error:
+        print(f"adaterm-bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _command(words: list[str]) -> int:
+    parser = argparse.ArgumentParser("adaterm-bench", description=adaterm_bench.__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="the experiments there are")
+    listing.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="a name, a .py file or a module")
+    listing.set_defaults(act=_list)
+    # The experiments come first, for they decide which flags there are.
+    leading = words[1 : next((i for i, it in enumerate(words) if it.startswith("-")), None)]
+    chosen = registry.choose(leading) if words[:1] == ["run"] else []
+    running = _run_parser(commands, chosen)
+    running.set_defaults(act=lambda arguments: _run(arguments, chosen, words))
+    showing = commands.add_parser("status", help="what a results directory has, and what it lacks")
+    showing.add_argument("folder", type=Path, metavar="DIR")
+    showing.set_defaults(act=_status)
+    reporting = commands.add_parser("report", help="write tables, figures and verdicts")
+    reporting.add_argument("folder", type=Path, metavar="DIR")
+    reporting.add_argument("--out", type=Path, metavar="DIR", help="where to; DIR/report if not given")
+    reporting.set_defaults(act=_report)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        options = [it for action in running._actions for it in action.option_strings]
+        known = nearest(unknown[0].partition("=")[0], options) if words[0] == "run" else "See --help."
+        raise UsageError(f"Unknown here: {' '.join(unknown)}. {known}")
+    code: int = arguments.act(arguments)
+    return code
+
+
+def _run_parser(commands: Any, chosen: list[Found]) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "run",
+        allow_abbrev=False,
+        help="run what is not done yet",
+        usage="adaterm-bench run EXPERIMENT... [options]",
+        epilog="Name the experiments before --help to see their settings, which are flags too.",
+    )
+    parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="a name, `all`, a .py file or a module")
+    parser.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)}; quick by default")
+    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="all if not given")
+    parser.add_argument("--seeds", help="a number n for 0 to n-1, or a list or range: 1,5 or 3-7")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results are kept")
+    parser.add_argument("--device", default="cpu", help="such as cuda; workers share a list: cuda:0,cuda:1")
+    parser.add_argument(
+        "--workers", type=int, help="processes; 0 runs in this one; as many as cores or GPUs if not given"
+    )
+    parser.add_argument("--retries", type=int, default=1, help="how often a failed batch is tried again; 1 by default")
+    parser.add_argument("--runner", choices=("local", "ray"), default="local", help="this machine, or a Ray cluster")
+    parser.add_argument("--ray-address", metavar="ADDRESS", help="of a cluster; else one is started on this machine")
+    parser.add_argument("--ray-cpus", type=float, default=1.0, help="CPU cores for a batch on a cluster")
+    parser.add_argument("--ray-gpus", type=float, help="GPUs for a batch on a cluster; 1 on cuda devices")
+    add_flags(parser, [found.kind for found in chosen])
+    return parser
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found, missing = registry.built_in()
+    for it in registry.choose(arguments.experiments) if arguments.experiments else found.values():
+        print(f"{it.kind.name}: {it.kind.title}")
+        print(f"  methods: {', '.join(it.kind.methods)}")
+        for preset, settings in it.kind.presets.items():
+            print(f"  {preset}: {len(it.kind(**settings).trials(it.kind.methods))} trials")
+    for name, reason in missing.items():
+        print(f"{name}: cannot be used here: {reason}")
+    return 0
+
+
+def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -> int:
+    orders = _orders(arguments, chosen)
+    with locked(arguments.out):
+        store = Store(arguments.out)
+        store.sweep()
+        done = store.done()
+        for line in store.corrupt:
+            print(line, file=sys.stderr)
+        for order in orders:
+            store.plan(order.plan())
+        origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": commit()}
+        batches = {batch.key: batch for order in orders for batch in order.batches(done, origin)}
+        keys = {trial.key for order in orders for trial in order.trials}
+        if batches:
+            display = Display(len(keys), len(keys & done))
+            try:
+                pool = _pool(arguments)
+                signal.signal(signal.SIGTERM, _interrupt)  # what a cluster's scheduler sends
+                carry_out(list(batches.values()), pool, store, display, arguments.retries)
+            except KeyboardInterrupt:
+                finished = len(keys & store.done())
+                print(f"Interrupted: {finished} of {len(keys)} trials are done.", file=sys.stderr)
+                print(f"To go on from there: {origin['command']}", file=sys.stderr)
+                return 130
+        failed = len(keys - store.done())
+    print(f"{len(keys) - failed} of {len(keys)} trials are done in {arguments.out}.")
+    if failed:
+        print(f"{failed} failed: adaterm-bench status {shlex.quote(str(arguments.out))} says why.")
+    return 1 if failed else 0
+
+
+def _orders(arguments: argparse.Namespace, chosen: list[Found]) -> list[Order]:
+    methods = [word for words in arguments.methods or [] for word in words.split(",")]
+    known = list(dict.fromkeys(method for found in chosen for method in found.kind.methods))
+    for method in methods:
+        if method not in known:
+            raise UsageError(f"No method {method!r}. {nearest(method, known)}")
+    seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
+    orders = []
+    for found in chosen:
+        experiment, label = build(found.kind, arguments.preset, given(arguments))
+        if seeds is not None:
+            experiment = replace(experiment, seeds=len(seeds))
+        own = [method for method in found.kind.methods if method in methods or not methods]
+        orders.append(Order(found.source, experiment, own, seeds, label))
+    return orders
+
+
+def _seeds(text: str) -> list[int]:
+    """A number n means 0 to n-1; else a list of numbers and ranges."""
+    try:
+        if text.isdigit():
+            return list(range(int(text)))
+        ends = [[int(end) for end in part.split("-")] for part in text.split(",") if part]
+        return sorted({seed for first, *last in ends for seed in range(first, (last[0] if last else first) + 1)})
+    except ValueError:
+        raise UsageError(f"--seeds {text}: give a number, or a list or range such as 1,5 or 3-7") from None
+
+
+def _pool(arguments: argparse.Namespace) -> Pool:
+    devices = arguments.device.split(",")
+    on_gpu = devices[0].startswith("cuda")
+    workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.cores()
+    if arguments.runner == "ray":
+        if arguments.ray_cpus <= 0:
+            raise UsageError(f"--ray-cpus {arguments.ray_cpus}: this must be more than 0")
+        gpus = arguments.ray_gpus if arguments.ray_gpus is not None else float(on_gpu)
+        return ray.Ray(arguments.ray_address, arguments.device, max(workers, 1), arguments.ray_cpus, gpus)
+    return local.Processes(workers, devices) if workers > 0 else local.Inline(devices[0])
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _opened(folder: Path) -> Store:
+    if not (folder / "plans").is_dir():
+        raise UsageError(f"{folder} is no results directory: `adaterm-bench run EXPERIMENT --out {folder}` makes one.")
+    return Store(folder)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    store = _opened(arguments.folder)
+    print("\n".join(status.describe(store)))
+    for line in store.corrupt:
+        print(line, file=sys.stderr)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from adaterm_bench.report import write  # needs what the other commands do not
+
+    store = _opened(arguments.folder)
+    shown = sections(store)
+    for line in store.corrupt:
+        print(line, file=sys.stderr)
+    if not shown:
+        raise UsageError(f"{arguments.folder} has no results yet.")
+    results = {result.trial.key: result for _, own in shown for result in own}
+    folder = arguments.out or arguments.folder / "report"
+    for path in write([section for section, _ in shown], list(results.values()), folder):
+        print(path)
+    return 0

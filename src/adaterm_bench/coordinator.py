@@ -1,0 +1,87 @@
+"""Gives batches to whatever runs them, keeps what comes back, and tries again what failed; it alone writes results."""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from adaterm_bench.progress import Display
+from adaterm_bench.store import Store
+from adaterm_bench.work import Attempt, Batch
+
+LOSSES = 20  # machines that may vanish under a batch before that counts as its failure
+
+
+@dataclass(frozen=True)
+class Event:
+    """News of a batch: it has begun, a fraction of it is done, or an attempt at it has ended."""
+
+    batch: Batch
+    fraction: float = 0.0
+    attempt: Attempt | None = None
+
+
+class Pool(Protocol):
+    """Runs batches somewhere."""
+
+    @property
+    def capacity(self) -> int:
+        """How many batches it takes at once."""
+
+    def submit(self, batch: Batch) -> None:
+        """Begin a batch; there is room for it."""
+
+    def wait(self) -> list[Event]:
+        """What has happened, after at most a second or so, unless batches run in this very process."""
+
+    def close(self) -> None:
+        """End everything, finished or not."""
+
+
+def carry_out(batches: Sequence[Batch], pool: Pool, store: Store, display: Display, retries: int) -> None:
+    """Run every batch, `retries` times more if it fails; the pool is closed whatever happens."""
+    waiting, taken = deque(batches), set[str]()
+    fractions: dict[str, float] = {}  # of the batches that have begun
+    failed, losses = Counter[str](), Counter[str]()
+    sizes = {batch.key: len(batch.trials) for batch in batches}
+    try:
+        while waiting or taken:
+            while waiting and len(taken) < pool.capacity:
+                taken.add(waiting[0].key)
+                pool.submit(waiting.popleft())
+            display.running = sum(sizes[key] for key in fractions)
+            display.show(sum(sizes[key] * fraction for key, fraction in fractions.items()))
+            for event in pool.wait():
+                batch, attempt = event.batch, event.attempt
+                if attempt is None:
+                    fractions[batch.key] = min(max(event.fraction, 0.0), 1.0)
+                    continue
+                taken.remove(batch.key)
+                fractions.pop(batch.key, None)
+                if attempt.outcomes is not None:
+                    store.add(batch.trials, attempt.outcomes, attempt.provenance)
+                    display.done += len(batch.trials)
+                    continue
+                count, limit = (losses, LOSSES) if attempt.blameless else (failed, retries)
+                count[batch.key] += 1
+                again = count[batch.key] <= limit
+                display.say(_complaint(batch, attempt, again))
+                if again:
+                    waiting.append(batch)
+                else:
+                    store.fail(batch.trials, attempt.error, count[batch.key], attempt.provenance)
+                    display.failed += len(batch.trials)
+    finally:
+        display.running = 0
+        display.close()
+        pool.close()
+
+
+def _complaint(batch: Batch, attempt: Attempt, again: bool) -> str:
+    first = batch.trials[0]
+    others = f" and {len(batch.trials) - 1} more" if len(batch.trials) > 1 else ""
+    reason = attempt.error.strip().splitlines()[-1]
+    return (
+        f"{first.experiment} {first.method} {first.condition} seed {first.seed}{others}: {reason}"
+        f" ({'tried again later' if again else 'given up'})"
+    )

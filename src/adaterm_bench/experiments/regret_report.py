@@ -1,0 +1,215 @@
+"""What the report shows of regret and its bounds."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaterm_bench.experiments.regret_figures import Means, draw_bounds, draw_regret
+from adaterm_bench.intervals import Bootstrap, Interval
+from adaterm_bench.online import PROBLEMS
+from adaterm_bench.report import Claim, Figure, Section, Table
+from adaterm_bench.statistics import trend
+from adaterm_bench.trial import Result
+
+Values = NDArray[np.float64]
+
+BOUNDED = {"AdaTerm": "theorem", "AdaTerm (gradient init)": "theorem", "No robustness": "corollary"}
+METHODS = (*BOUNDED, "Adam", "AMSGrad")
+MARGIN = 0.05  # by how much a fitted exponent may miss 1/2: logarithms look like small powers
+LATE = 10  # exponents are fitted from the last time over this on
+FEWER = Bootstrap(resamples=2_000)
+
+TEXT = """
+Points in a box pay convex losses, and move by step sizes alpha / sqrt(t), as the theorem has it. The regret is what
+they paid more than the best fixed point in hindsight. In the stochastic problems half of the coordinates have no slope:
+there the best corner gains about sqrt(T) on everyone. "one in 3" and "one in 20" hide the slope in rare large
+gradients: what a robust method takes for outliers is then all there is to learn.
+
+The inequalities hold, and say nothing. As x^2 + y^2 >= 2xy, the printed bound is at least
+D (|g_1| + … + |g_T|) / sqrt(1 - beta), for every problem, T, alpha and epsilon, and no sequence of points in the box,
+learned or not, has a regret above D (|g_1| + … + |g_T|): the trivial bound. The printed bound is not O(sqrt(T)) either:
+the scale never falls below epsilon^2, so that its second term grows at least like T^(3/2). A proof that the regret is
+O(sqrt(T)) would need further assumptions: on "one in 3" and "one in 20" AdaTerm's regret is that of the worst corner.
+"""
+
+
+class Runs(NamedTuple):
+    """What one method did on one problem: the times, and by name arrays of times by seeds."""
+
+    times: Values
+    kept: dict[str, Values]
+
+    def late(self, name: str) -> tuple[Values, Values]:
+        """The times that count for growth, and values there."""
+        chosen = self.times >= self.times[-1] / LATE
+        return self.times[chosen], self.kept[name][chosen]
+
+
+Found = dict[tuple[str, str], Runs]  # by problem and method
+
+
+def section(results: list[Result]) -> Section:
+    """Growth of regret and bounds, and the claims on them."""
+    runs = _gathered(results)
+    grown = {key: exponent(*run.late("regret")) for key, run in runs.items()}
+    return Section(
+        "Regret and its bounds",
+        TEXT.strip(),
+        tables=[_growth_table(grown), _regret_table(runs), _bound_table(runs)],
+        figures=[
+            Figure("Regret", lambda: draw_regret(_means(runs)), "Means over seeds; dotted: growth like sqrt(T)."),
+            Figure("The bounds and their terms", lambda: draw_bounds(_means(runs)), "Means over seeds."),
+        ],
+        claims=[*_claims_on_bounds(runs), *_claims_on_growth(grown)],
+    )
+
+
+def exponent(times: Values, values: Values) -> Interval:
+    """The power of T with which the mean over seeds grows; without a value where a mean is not positive."""
+    if len(times) < 2:
+        return Interval(float("nan"), -np.inf, np.inf, values.shape[-1])
+    return trend(
+        np.log(times), values, kind="slope", statistic=lambda it: np.log(np.mean(it, axis=-1)), bootstrap=FEWER
+    )
+
+
+def _gathered(results: list[Result]) -> Found:
+    runs: Found = {}
+    keys = sorted({(it.trial.condition["problem"], it.trial.method) for it in results}, key=_place)
+    for key in keys:
+        found = [it.outcome for it in results if (it.trial.condition["problem"], it.trial.method) == key]
+        kept = {name: np.array([it[name] for it in found], dtype=np.float64).T for name in found[0]}
+        runs[key] = Runs(kept["time"][:, 0], kept)
+    return runs
+
+
+def _means(runs: Found) -> Means:
+    return {key: {name: it.mean(axis=1) for name, it in run.kept.items()} for key, run in runs.items()}
+
+
+def _place(key: tuple[str, str]) -> tuple[int, int]:
+    return list(PROBLEMS).index(key[0]), METHODS.index(key[1])
+
+
+def _axes(keys: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """The problems and the methods there are."""
+    problems, methods = zip(*keys, strict=True)
+    return [it for it in PROBLEMS if it in problems], [it for it in METHODS if it in methods]
+
+
+def _growth_table(grown: dict[tuple[str, str], Interval]) -> Table:
+    problems, methods = _axes(grown)
+    rows = [[problem, *(_shown(grown.get((problem, method))) for method in methods)] for problem in problems]
+    note = f"Slope of ln(mean regret) over ln T in the last {LATE}-fold of T, with 95 % bootstrap intervals over seeds."
+    return Table("Growth exponent of the regret", ["problem", *methods], rows, note)
+
+
+def _shown(interval: Interval | None) -> str:
+    return "" if interval is None else f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def _regret_table(runs: Found) -> Table:
+    problems, methods = _axes(runs)
+    rows = []
+    for problem in problems:
+        present = [runs.get((problem, method)) for method in methods]
+        rows.append([problem, *("" if run is None else f"{run.kept['regret'][-1].mean():.3g}" for run in present)])
+    last = int(max(run.times[-1] for run in runs.values()))
+    return Table(f"Mean regret after {last:,} steps", ["problem", *methods], rows)
+
+
+def _bound_table(runs: Found) -> Table:
+    rows = []
+    for (problem, method), run in runs.items():
+        if method in BOUNDED:
+            ratios = _ratios(run, "bound", "regret")
+            over, path = _ratios(run, "bound", "trivial"), exponent(*run.late("path"))
+            rows.append(
+                [
+                    f"{problem}, {method}",
+                    f"{run.kept['least_rate'][-1].min():.1e}",
+                    f"{ratios.min():.1e} to {ratios.max():.1e}",
+                    f"{over.min():.1e}",
+                    f"{exponent(*run.late('bound')).estimate:.2f}",
+                    f"{path.estimate:.2f}",
+                    f"{np.mean(run.kept['path'][-1] / run.kept['bound'][-1]):.1e}",
+                ]
+            )
+    columns = ["run", "least τ", "bound / regret", "least bound / trivial bound"]
+    columns += ["bound's exponent", "second term's exponent", "its share at the end"]
+    note = "The second term sums sqrt(v_t) / alpha_t. Ratios are over all seeds and times with a positive regret."
+    return Table("The printed bounds", columns, rows, note)
+
+
+def _ratios(run: Runs, above: str, below: str) -> Values:
+    """All quotients of two outcomes, where the lower one is positive."""
+    positive = run.kept[below] > 0.0
+    return np.asarray(run.kept[above][positive] / run.kept[below][positive])
+
+
+def _claims_on_bounds(runs: Found) -> list[Claim]:
+    claims = []
+    for method, name in BOUNDED.items():
+        mine = {problem: run for (problem, whose), run in runs.items() if whose == method}
+        if not mine:
+            continue
+        held = np.log10(np.concatenate([_ratios(run, "bound", "regret") for run in mine.values()]))
+        told = -np.log10(np.concatenate([_ratios(run, "bound", "trivial") for run in mine.values()]))
+        note = "Interval: the least and the largest of all problems, seeds and times."
+        claims += [
+            Claim(
+                f"{method}: the regret is below the {name}'s bound.", "log10(bound / regret)", *_range(held), note=note
+            ),
+            Claim(
+                f"{method}: the {name}'s bound says more than that the box is bounded.",
+                "log10(trivial bound / bound)",
+                *_range(told),
+                note=note,
+            ),
+            _claim_on_terms(method, name, mine),
+        ]
+    return claims
+
+
+def _range(values: Values) -> tuple[float, float, float]:
+    return float(np.median(values)), float(values.min()), float(values.max())
+
+
+def _claim_on_terms(method: str, name: str, mine: dict[str, Runs]) -> Claim:
+    """The bound grows in the end like its fastest term, which is the second."""
+    grown = {problem: exponent(*run.late("path")) for problem, run in mine.items()}
+    problem, fastest = max(grown.items(), key=lambda it: np.nan_to_num(it[1].estimate, nan=-np.inf))
+    note = "That term is at least D^2 epsilon d / (3 alpha) (T - 1)^(3/2), whatever the problem."
+    text = f"{method}: the {name}'s bound grows no faster than the square root of T."
+    return _no_faster(text, f"the bound's second term on {problem!r}", fastest, note)
+
+
+def _no_faster(text: str, whose: str, grown: Interval, note: str) -> Claim:
+    room = 0.5 - grown.estimate, 0.5 - grown.high, 0.5 - grown.low
+    return Claim(text, f"1/2 less the growth exponent of {whose}", *room, bound=-MARGIN, note=note)
+
+
+def _claims_on_growth(grown: dict[tuple[str, str], Interval]) -> list[Claim]:
+    claims = []
+    note = f"The margin of {MARGIN} is for logarithms; the exponent is that of the last {LATE}-fold of T."
+    for method in BOUNDED:
+        for adversarial, kind in ((False, "stochastic"), (True, "adversarial")):
+            mine = [
+                (problem, it)
+                for (problem, whose), it in grown.items()
+                if whose == method and PROBLEMS[problem].adversarial == adversarial
+            ]
+            if mine:
+                problem, worst = max(mine, key=lambda it: np.nan_to_num(it[1].estimate, nan=-np.inf))
+                text = f"{method}: on {kind} problems the regret grows no faster than the square root of T."
+                claims.append(_no_faster(text, f"the regret on the worst of them, {problem!r}", worst, note))
+    if found := grown.get(("one in 3", "Adam")):
+        text = "Adam's regret on its counter-example grows faster than the square root of T (Reddi et al.)."
+        above = found.estimate - 0.5, found.low - 0.5, found.high - 0.5
+        claims.append(Claim(text, "growth exponent less 1/2", *above, bound=MARGIN, note="A check of the set-up."))
+    if found := grown.get(("one in 3", "AMSGrad")):
+        text = "AMSGrad's regret on Adam's counter-example grows no faster than the square root of T (Reddi et al.)."
+        claims.append(_no_faster(text, "the regret", found, "A check of the set-up."))
+    return claims

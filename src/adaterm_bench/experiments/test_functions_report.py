@@ -1,0 +1,170 @@
+"""What the report shows of the test functions."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from adaterm import PAPER
+from adaterm_bench import figures
+from adaterm_bench.report import Claim, Figure, Section, Table
+from adaterm_bench.selection import Grid, Values, selected
+from adaterm_bench.statistics import bootstrap_interval, mean, mean_std, ratio_interval, trend
+from adaterm_bench.trial import Result
+
+FUNCTIONS = ("Rosenbrock", "McCormick", "Michalewicz")
+MAIN = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam", "At-Adam (as published)", "AdaTerm")
+ON_PATHS = ("Adam", "At-Adam (as published)", "AdaTerm")
+SURFACES: dict[
+    str, tuple[Callable[[Values, Values], Values], tuple[float, float], tuple[float, float, float, float]]
+] = {
+    "Rosenbrock": (lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2, (1.0, 1.0), (-2.5, 2.0, -0.5, 4.5)),
+    "McCormick": (
+        lambda x, y: np.sin(x + y) + (x - y) ** 2 - 1.5 * x + 2.5 * y + 1,
+        (-0.54719755, -1.54719755),
+        (-2.0, 4.5, -3.5, 3.0),
+    ),
+    "Michalewicz": (
+        lambda x, y: -np.sin(x) * np.sin(x**2 / np.pi) ** 20 - np.sin(y) * np.sin(2 * y**2 / np.pi) ** 20,
+        (2.20290552, 1.57079633),
+        (0.8, 2.8, 0.8, 2.2),
+    ),
+}
+"""Each function, its minimum, and the part of the plane that is shown."""
+MISSED = 0.1  # the distance from which a minimum counts as missed
+
+
+def section(results: list[Result]) -> Section:
+    """Errors and degrees of freedom against noise, paths, and the paper's claims."""
+    present = [name for name in FUNCTIONS if any(it.trial.condition["function"] == name for it in results)]
+    errors = {name: selected(results, "distance", "noise", list(PAPER), function=name) for name in present}
+    dofs = {name: selected(results, "dof", "noise", list(PAPER), function=name) for name in present}
+    return Section(
+        "Test functions",
+        "The search for a minimum where a share of the steps takes its gradient beside the point. The paper shows "
+        "figures of these results, and no numbers. Errors are distances to the minimum after the last step.",
+        tables=[_table(name, grid) for name, grid in errors.items()],
+        figures=[
+            *(_against(f"Error on {name}", grid, "distance to the minimum") for name, grid in errors.items()),
+            *(_against(f"Degrees of freedom on {name}", grid, "final dof") for name, grid in dofs.items()),
+            *(figure for name in present for figure in _paths(name, results)),
+        ],
+        claims=[claim for claim in _claims(errors, dofs) if claim is not None],
+    )
+
+
+def _table(name: str, grid: Grid) -> Table:
+    rows = []
+    for method, values in grid.values.items():
+        spreads = [mean_std(level) for level in values]
+        rows.append([method, *(f"{it.mean:.2g} ± {it.std:.1g}" for it in spreads)])
+    note = f"Mean and standard deviation of {len(grid.seeds)} trials."
+    return Table(f"{name}: error", ["method", *(f"{level:.1%} noise" for level in grid.levels)], rows, note)
+
+
+def _against(title: str, grid: Grid, ylabel: str) -> Figure:
+    shown = {method: grid.values[method] for method in MAIN if method in grid.values}
+    percent = [100.0 * level for level in grid.levels]
+    caption = "Lines: medians over trials; bands: quartiles."
+    return Figure(title, lambda: figures.against_noise(percent, shown, ylabel, xlabel="noise, %"), caption)
+
+
+def _paths(name: str, results: list[Result]) -> list[Figure]:
+    """The first seed's paths, without noise and with most."""
+    found = {
+        (it.trial.method, it.trial.condition["noise"]): np.array(it.outcome["path"])
+        for it in results
+        if it.trial.condition["function"] == name and it.trial.method in ON_PATHS and "path" in it.outcome
+    }
+    levels = sorted({noise for _, noise in found})
+    chosen = [(method, noise) for noise in sorted({*levels[:1], *levels[-1:]}) for method in ON_PATHS]
+    paths = {
+        f"{method}, {noise:.0%} noise": found[method, noise] for method, noise in chosen if (method, noise) in found
+    }
+    if not paths:
+        return []
+    surface, optimum, limits = SURFACES[name]
+    caption = "The first seed's path, from its blue start to its orange end; the star is the minimum."
+    return [
+        Figure(
+            f"Paths on {name}",
+            lambda: figures.trajectories(paths, surface, limits=limits, optimum=optimum, log=name == "Rosenbrock"),
+            caption,
+        )
+    ]
+
+
+def _claims(errors: dict[str, Grid], dofs: dict[str, Grid]) -> list[Claim | None]:
+    claims = [_dof_falls(name, grid) for name, grid in dofs.items()]
+    claims += [_dof_stays(name, grid) for name, grid in dofs.items()]
+    return [
+        *claims,
+        *_robust(errors.get("Rosenbrock")),
+        *_missed(errors.get("Michalewicz")),
+        *_slow(errors.get("McCormick")),
+    ]
+
+
+def _dof_falls(name: str, grid: Grid) -> Claim | None:
+    if "AdaTerm" not in grid.values or len(grid.levels) < 2:
+        return None
+    estimate, low, high, *_ = trend(grid.levels, grid.values["AdaTerm"])
+    text = f"On {name}, AdaTerm's degrees of freedom fall as noise rises."
+    return Claim(text, "rank correlation of noise and dof, with its sign turned", -estimate, -high, -low)
+
+
+def _dof_stays(name: str, grid: Grid) -> Claim | None:
+    method = "At-Adam (as published)"
+    if method not in grid.values or len(grid.levels) < 2:
+        return None
+    values, most = grid.values[method], 0.1
+    estimate, low, high, *_ = ratio_interval(values[-1], values[0], mean, better="higher")
+    changes = sorted((abs(low - 1.0), abs(high - 1.0)))
+    least = 0.0 if low <= 1.0 <= high else changes[0]
+    return Claim(
+        f"On {name}, the degrees of freedom of At-Adam as published do not follow the noise.",
+        f"{most:.0%} less the relative change of the mean dof from least to most noise",
+        most - abs(estimate - 1.0),
+        most - changes[1],
+        most - least,
+    )
+
+
+def _robust(grid: Grid | None) -> list[Claim | None]:
+    if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
+        return []
+    level = grid.levels[-1]
+    estimate, low, high, *_ = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
+    text = f"On Rosenbrock with {level:.0%} noise, AdaTerm's error is at least 20 times below Adam's."
+    return [Claim(text, "Adam's mean error, in AdaTerm's", estimate, low, high, bound=20.0)]
+
+
+def _missed(grid: Grid | None) -> list[Claim | None]:
+    if grid is None:
+        return []
+    claims: list[Claim | None] = []
+    for method, level, missed in (
+        ("At-Adam (as published)", grid.levels[0], True),
+        ("At-Adam (as published)", grid.levels[-1], False),
+        ("At-Adam", grid.levels[0], False),
+        ("AdaTerm", grid.levels[0], False),
+    ):
+        if method not in grid.values:
+            continue
+        estimate, low, high, *_ = bootstrap_interval(grid.at(method, level), mean)
+        if missed:
+            text = f"With {level:.0%} noise, {method} misses the minimum of Michalewicz."
+            claims.append(Claim(text, "mean error", estimate, low, high, bound=MISSED))
+        else:
+            text = f"With {level:.0%} noise, {method} finds the minimum of Michalewicz."
+            what = f"{MISSED} less the mean error"
+            claims.append(Claim(text, what, MISSED - estimate, MISSED - high, MISSED - low))
+    return claims
+
+
+def _slow(grid: Grid | None) -> list[Claim | None]:
+    if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
+        return []
+    level = grid.levels[0]
+    estimate, low, high, *_ = ratio_interval(grid.at("AdaTerm", level), grid.at("Adam", level), mean)
+    text = f"On McCormick with {level:.0%} noise, AdaTerm ends further from the minimum than Adam."
+    return [Claim(text, "AdaTerm's mean error, in Adam's", estimate, low, high, bound=1.0)]

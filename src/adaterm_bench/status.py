@@ -1,0 +1,35 @@
+"""What a results directory has, and what it lacks."""
+
+from adaterm_bench.store import Store
+
+
+def describe(store: Store) -> list[str]:
+    """Lines: per experiment and method how many trials are done, failed and missing; each error; the space used."""
+    asked: dict[tuple[str, str], set[str]] = {}
+    for plan in store.plans():
+        for method, keys in plan["keys"].items():
+            asked.setdefault((f"{plan['experiment']} ({plan['label']})", method), set()).update(keys)
+    done, failures = store.done(), store.failures()
+    rows = [("experiment", "method", "done", "failed", "missing")]
+    for (experiment, method), keys in asked.items():
+        failed = (keys - done) & failures.keys()
+        rows.append((experiment, method, str(len(keys & done)), str(len(failed)), str(len(keys - done - failed))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    for key, failure in failures.items():
+        trial, reason = failure["trial"], failure["error"].strip().splitlines()[-1]
+        lines.append(
+            f"failed {failure['attempts']} times: {trial['experiment']} {trial['method']} {trial['condition']} "
+            f"seed {trial['seed']}: {reason} (failures/{key}.json)"
+        )
+    aside = len(list((store.path / "results").glob("*.corrupt")))
+    if aside:
+        lines.append(f"{aside} damaged files are set aside as results/*.corrupt; their trials count as not done.")
+    lines.append(f"{len(done)} results, {store.size() / 1e6:.1f} MB in {store.path}")
+    return lines

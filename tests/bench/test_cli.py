@@ -1,0 +1,180 @@
+"""The command line says what there is, what was wrong, and what a results directory holds."""
+
+import io
+from typing import Literal
+
+import pytest
+from bench_command import TOY, Bench, command
+
+from adaterm_bench import cli, progress
+from adaterm_bench.flags import parsed
+from adaterm_bench.progress import Display, duration
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Exit code and output of a command in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        try:
+            code = cli.main([str(word) for word in words])
+        except SystemExit as exit_:  # of argparse
+            code = exit_.code
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+def test_list_shows_experiments_presets_and_methods(run):
+    code, text = run("list", TOY)
+    assert code == 0
+    assert text.splitlines() == [
+        "toy: Nothing in particular",
+        "  methods: steady, pair, fails, dies, leaves, bulky, strange",
+        "  smoke: 7 trials",
+        "  quick: 21 trials",
+        "  paper: 35 trials",
+    ]
+
+
+def test_an_experiments_settings_are_flags_with_help(run):
+    code, text = run("run", TOY, "--help")
+    assert code == 0
+    assert "--level VALUE" in text
+    assert "decides results, 100 % of them, 1.0 by default" in " ".join(text.split())
+    assert "--level" not in run("run", "--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "regresion"], "Did you mean 'regression'?"),
+        (["run", "no/such.py"], "There is no file no/such.py"),
+        (["run", "no.such.module"], "No experiment 'no.such.module'"),
+        (["run", TOY, "--methods", "stedy"], "Did you mean 'steady'? There is: steady, pair, "),
+        (["run", TOY, "--preset", "papr"], "no preset 'papr'. Did you mean 'paper'? There is: smoke, quick, paper"),
+        (["run", TOY, "--levle", "1"], "Did you mean '--level'?"),
+        (["run", TOY, "--lev", "1"], "Unknown here: --lev 1"),
+        (["run", TOY, "--level", "high"], "--level high: this must be a number"),
+        (["run", TOY, "--widths", "1,x"], "--widths 1,x: this must be a whole number"),
+        (["run", TOY, "--seeds", "many"], "--seeds many: give a number"),
+        (["run"], "EXPERIMENT"),
+        (["status", "nowhere"], "nowhere is no results directory"),
+        (["report", "nowhere"], "nowhere is no results directory"),
+    ],
+)
+def test_an_error_says_what_there_is(run, words, says):
+    code, text = run(*words)
+    assert code == 2
+    assert says in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("3", [0, 1, 2]), ("3-5", [3, 4, 5]), ("7,1", [1, 7]), ("0,2-3", [0, 2, 3]), ("4-4", [4])]
+)
+def test_seeds(text, seeds):
+    assert cli._seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    ("hint", "text", "value"),
+    [
+        (int, "20_000", 20_000),
+        (float, "1", 1.0),
+        (bool, "false", False),
+        (str, "x", "x"),
+        (tuple[float, ...], "0, 0.5", (0.0, 0.5)),
+        (list[int], "", []),
+        (float | None, "none", None),
+        (float | None, "2", 2.0),
+        (Literal["a", "b"], "b", "b"),
+        (dict[str, int], '{"a": 1}', {"a": 1}),
+    ],
+)
+def test_text_becomes_what_a_setting_is(hint, text, value):
+    found = parsed(hint, text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_status_counts_per_method(tmp_path):
+    bench = Bench(tmp_path)
+    assert bench.run("--seeds", 2, "--failures", 9, methods=("steady", "fails"))[0] == 1
+    bench.run("--seeds", 1, "--level", 3, "--failures", 0, methods=("fails",), workers=0)
+    code, text = command("status", bench.out)
+    assert code == 0
+    rows = [line.split() for line in text.splitlines()]
+    assert ["toy", "(quick)", "steady", "2", "0", "0"] in rows
+    assert ["toy", "(quick)", "fails", "0", "2", "0"] in rows
+    assert ["toy", "(quick,", "level=3.0)", "fails", "1", "0", "0"] in rows
+    assert "failed 2 times: toy fails {'noise': 0.5} seed 1: RuntimeError: seed 1 fails on purpose" in text
+    assert text.splitlines()[-1].startswith("3 results, 0.0 MB in ")
+
+    lost = next(path for path in (bench.out / "results").iterdir() if '"steady"' in path.read_text())
+    lost.unlink()
+    assert ["toy", "(quick)", "steady", "1", "0", "1"] in [
+        line.split() for line in command("status", bench.out)[1].splitlines()
+    ]
+
+
+def test_the_report_has_a_section_for_every_setting(run, tmp_path, monkeypatch):
+    for words in ([], ["--seeds", 2], ["--level", "3"]):
+        log = tmp_path / "log"
+        log.mkdir(exist_ok=True)
+        run("run", TOY, "--methods", "steady", "--workers", 0, "--log", log, "--out", "out", *words)
+    written = []
+
+    def write(sections, results, folder):
+        written.extend(sections)
+        assert len(results) == 6
+        return [folder / "report.md"]
+
+    monkeypatch.setattr("adaterm_bench.report.write", write, raising=False)
+    code, text = run("report", "out")
+    assert (code, text) == (0, "out/report/report.md\n")
+    assert [(it.title, it.text) for it in written] == [
+        ("Nothing in particular (quick)", "3 results at level 1.0, widths (1, 2)"),
+        ("Nothing in particular (quick, level=3.0)", "3 results at level 3.0, widths (1, 2)"),
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_one_line_in_a_terminal():
+    screen = Terminal()
+    display = Display(10, 2, screen)
+    display.show(at_once=True)
+    display.done, display.running, display.failed = 6, 3, 1
+    display.say("something failed")
+    display.close()
+    lines = screen.getvalue().split("\n")
+    assert len(lines) == 3  # what was said, the last numbers, and nothing
+    assert "something failed" in lines[0]
+    assert lines[1].split("\r")[-1].startswith("6/10 trials done, 3 running, 1 failed")
+
+
+def test_progress_is_plain_lines_elsewhere(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    display = Display(10, 2, stream)
+    for second in range(31):
+        now[0], display.done = float(second), 2 + second // 10
+        display.running = 1
+        display.show()
+    assert stream.getvalue().splitlines() == [
+        "2/10 trials done, 1 running, 0 s so far",
+        "3/10 trials done, 1 running, about 1 min 10 s left",
+        "4/10 trials done, 1 running, about 1 min 0 s left",
+        "5/10 trials done, 1 running, about 50 s left",
+    ]
+
+
+def test_durations():
+    assert [duration(it) for it in (0.4, 59, 61, 7200, 90_000)] == ["0 s", "59 s", "1 min 1 s", "2 h 0 min", "1 d 1 h"]

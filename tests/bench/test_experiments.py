@@ -1,0 +1,119 @@
+"""Trials that run as one batch are what they would be alone, with the real optimizers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import adaterm
+from adaterm import PAPER
+from adaterm_bench import methods
+from adaterm_bench.experiments.regression import BatchSize, Regression, curve
+from adaterm_bench.experiments.test_functions import FUNCTIONS, NoisySearch
+from adaterm_bench.networks import initial, perceptron
+
+VALUES = {
+    "Rosenbrock": lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2,
+    "McCormick": lambda x, y: torch.sin(x + y) + (x - y) ** 2 - 1.5 * x + 2.5 * y + 1,
+    "Michalewicz": lambda x, y: (
+        -torch.sin(x) * torch.sin(x**2 / np.pi) ** 20 - torch.sin(y) * torch.sin(2 * y**2 / np.pi) ** 20
+    ),
+}
+SMOKE = NoisySearch(**NoisySearch.presets["smoke"])
+NETWORK = Regression(**Regression.presets["smoke"] | {"dtype": "float64", "samples": 200})
+
+
+def quiet(_):
+    """No progress."""
+
+
+def real(method, params, lr):
+    name, options = PAPER[method]
+    return getattr(adaterm, name, None) and getattr(adaterm, name)(params, lr=lr, foreach=False, **options)
+
+
+def alone(method, params, lr):
+    return real(method, params, lr) or getattr(torch.optim, method)(params, lr=lr)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_and_optima(name):
+    gradient, start, optimum = FUNCTIONS[name]
+    points = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + torch.tensor(start)
+    points.requires_grad_()
+    (wanted,) = torch.autograd.grad(VALUES[name](points[:, 0], points[:, 1]).sum(), points)
+    found = torch.stack(gradient(*points.detach().unbind(1)), 1)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    best = torch.stack(gradient(*torch.tensor(optimum, dtype=torch.float64)))
+    assert best.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("method", PAPER)
+def test_searches_are_what_they_are_alone(method):
+    trials = [trial for trial in SMOKE.trials([method]) if trial.condition["function"] == "McCormick"]
+    together = SMOKE.run(trials, "cpu", quiet)
+    for trial, outcome in list(zip(trials, together, strict=True))[1::2]:
+        (one,) = SMOKE.run([trial], "cpu", quiet)
+        assert outcome["distance"] == pytest.approx(one["distance"], rel=1e-9)
+        gradient, start, optimum = FUNCTIONS["McCormick"]
+        point = torch.tensor(start, dtype=torch.float64)
+        optimizer = alone(method, [point], SMOKE.lr)
+        for shift in SMOKE._shifts([trial], "cpu"):
+            at = point + shift[0]
+            point.grad = torch.stack(gradient(at[0], at[1]))
+            optimizer.step()
+        assert outcome["distance"] == pytest.approx((point - point.new_tensor(optimum)).norm().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", PAPER)
+def test_networks_are_what_they_are_alone(method):
+    trials = NETWORK.trials([method])
+    together = NETWORK.run(trials, "cpu", quiet)
+    trial, outcome = trials[-1], together[-1]
+    params = [
+        p[0].detach().requires_grad_() for p in initial([trial.seed], (1, 50, 50, 50, 50, 1), torch.float64, "cpu")
+    ]
+    optimizer = alone(method, params, NETWORK.lr)
+    inputs, targets = (column[0] for column in NETWORK._data([trial], torch.float64, "cpu"))
+    for begin in range(0, NETWORK.samples, 10):
+        optimizer.zero_grad()
+        found = perceptron([p[None] for p in params], inputs[None, begin : begin + 10])[0]
+        (found - targets[begin : begin + 10]).square().mean().backward()
+        optimizer.step()
+    x = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    error = (perceptron([p[None] for p in params], x.view(1, -1, 1))[0, :, 0] - curve(x)).square().mean().item()
+    assert outcome["error"] == pytest.approx(error, rel=1e-6)
+
+
+def test_paired_seeds_share_data_and_more_noise_includes_less():
+    low, high = replace(NETWORK, noises=(0.3, 0.7)).trials(["Adam"], [5])
+    (x, y), (same, other) = (NETWORK._data([trial], torch.float64, "cpu") for trial in (low, high))
+    assert torch.equal(x, same)
+    clean = curve(x)
+    assert ((y != clean) <= (other != clean)).all()
+    assert 0.5 < (other != clean).double().mean() < 0.9
+
+
+def test_batch_sizes_have_trials_of_their_own():
+    study = BatchSize(**BatchSize.presets["smoke"])
+    trials = study.trials(["AdaTerm"])
+    assert {trial.condition["batch_size"] for trial in trials} == {8, 16, 32, 64}
+    assert len({study.together(trial) for trial in trials}) == 4
+    small = [trial for trial in trials if trial.condition["batch_size"] == 64]
+    assert all(np.isfinite(outcome["error"]) for outcome in study.run(small, "cpu", quiet))
+
+
+def test_an_optimizer_of_ones_own(monkeypatch):
+    monkeypatch.setattr(methods, "_REGISTERED", dict(methods._REGISTERED))
+    methods.register("SGD", lambda params, lr: torch.optim.SGD(params, lr), elementwise=True)
+    methods.register("SGD one by one", lambda params, lr: torch.optim.SGD(params, lr))
+    ends = []
+    for method in ("SGD", "SGD one by one"):
+        trials = replace(SMOKE, functions=("McCormick",)).trials([method])
+        ends.append([outcome["distance"] for outcome in SMOKE.run(trials, "cpu", quiet)])
+    assert ends[0] == pytest.approx(ends[1], rel=1e-12)
+    with pytest.raises(ValueError, match="already"):
+        methods.register("Adam", torch.optim.SGD)
+    with pytest.raises(ValueError, match="choose from"):
+        methods.stepper("nothing", [torch.zeros(1, 2)], 0.1)

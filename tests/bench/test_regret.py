@@ -1,0 +1,149 @@
+"""What is called regret is regret, for every method and problem; and all trials at once are each trial alone."""
+
+import io
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from pytest import approx
+
+import adaterm
+from adaterm_bench.experiments.regret import AMSGRAD, Regret
+from adaterm_bench.experiments.regret_report import exponent
+from adaterm_bench.methods import rule_of
+from adaterm_bench.online import PROBLEMS, Losses, log_spaced, pieces
+from adaterm_bench.theory import Run, corollary, theorem, trivial
+from adaterm_bench.trial import Result
+
+SMALL = Regret(seeds=2, steps=70, marks=6, dimension=3)
+
+
+def results_of(experiment, methods):
+    found = []
+    trials = sorted(experiment.trials(methods), key=lambda it: str(experiment.together(it)))
+    for _, batch in itertools.groupby(trials, key=experiment.together):
+        batch = list(batch)
+        found += [Result(*it, {}) for it in zip(batch, experiment.run(batch, "cpu", lambda _: None), strict=True)]
+    return found
+
+
+def real_optimizer(method, problem, point):
+    if method in AMSGRAD:
+        return torch.optim.Adam([point], betas=PROBLEMS[problem].betas, amsgrad=AMSGRAD[method])
+    return getattr(adaterm, adaterm.PAPER[method].optimizer)([point], **adaterm.PAPER[method].options)
+
+
+def played_alone(experiment, trial):
+    """One trial with the real optimizer: points, gradients, scales and rates of all steps, and the losses' slopes."""
+    losses = Losses([(trial.condition["problem"], trial.seed)], experiment.dimension, experiment.radius)
+    slopes = losses.slopes(1, experiment.steps)[:, 0]
+    point = torch.from_numpy(losses.start[0].copy())
+    optimizer = real_optimizer(trial.method, trial.condition["problem"], point)
+    points, gradients, scales, rates = [], [], [], []
+    mean = torch.zeros_like(point)
+    for step, slope in enumerate(slopes, 1):
+        points.append(point.numpy().copy())
+        point.grad = torch.from_numpy(slope) + losses.curvature[0, 0] * point
+        gradients.append(point.grad.numpy().copy())
+        optimizer.param_groups[0]["lr"] = experiment.alpha / math.sqrt(step)
+        optimizer.step()
+        point.clamp_(-experiment.radius, experiment.radius)
+        if trial.method not in AMSGRAD:
+            state, furthest = optimizer.state[point], (point.grad - mean).abs().argmax()
+            rates.append(((state["exp_avg"] - mean) / (point.grad - mean))[furthest].item())
+            scales.append(state["exp_scale"].numpy().copy())
+            mean = state["exp_avg"].clone()
+    return (*map(np.array, (points, gradients, scales, rates)), slopes, losses.curvature[0, 0])
+
+
+def least_loss(slopes, curvature, radius):
+    """The best fixed point's loss, by trying: a fine grid in each coordinate, the ends included."""
+    x = np.linspace(-radius, radius, 200_001)[:, None]
+    return sum((0.5 * curvature * len(slopes) * x**2 + slopes.sum(0) * x).min(axis=0))
+
+
+@pytest.mark.parametrize("method", Regret.methods)
+def test_outcomes_are_those_of_real_optimizers_and_brute_force(method):
+    """Distances are each trial's own, so a batch of all problems must give what each trial gives alone."""
+    for result in results_of(SMALL, [method]):
+        trial, outcome = result.trial, result.outcome
+        points, gradients, scales, rates, slopes, curvature = played_alone(SMALL, trial)
+        for at, steps in enumerate(outcome["time"]):
+            paid = (0.5 * curvature * points[:steps] ** 2 + slopes[:steps] * points[:steps]).sum()
+            best = least_loss(slopes[:steps], curvature, SMALL.radius)
+            scale = np.abs(gradients[:steps]).sum()
+            assert outcome["regret"][at] == approx(paid - best, abs=1e-8 * scale)
+            assert outcome["trivial"][at] == approx(trivial(gradients[:steps], 2.0), rel=1e-9)
+            if method not in AMSGRAD:
+                rule, bound = rule_of(method), corollary if method == "No robustness" else theorem
+                run = Run.of(gradients[:steps], scales[:steps], rates[:steps])
+                expected = bound(run, SMALL.alpha, rule.beta, rule.eps, 2.0)
+                assert [outcome[name][at] for name in expected._fields] == approx(expected, rel=1e-5, abs=1e-6)
+                assert outcome["least_rate"][at] == approx(min(rates[:steps]), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", Regret.methods)
+def test_a_batch_gives_what_each_trial_gives_alone(method):
+    for result in results_of(SMALL, [method]):
+        (alone,) = SMALL.run([result.trial], "cpu", lambda _: None)
+        for name, values in alone.items():
+            assert result.outcome[name] == approx(values, rel=1e-9, abs=1e-9), name
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_losses_do_not_depend_on_how_they_are_cut(problem):
+    whole = Losses([(problem, 3)], 4, 1.0).slopes(1, 30)
+    parts = Losses([(problem, 3)], 4, 1.0)
+    assert np.array_equal(whole, np.concatenate([parts.slopes(1, 7), parts.slopes(8, 1), parts.slopes(9, 22)]))
+
+
+def test_best_point_is_clipped_to_the_box():
+    losses = Losses([("quadratic", 0)], 2, 0.5)
+    assert losses.best(4, np.array([[-1.0, 8.0]])) == approx(np.array([[-0.125, 4 * 0.125 - 4.0]]))
+
+
+def test_every_step_is_in_one_piece():
+    cut = list(pieces([1, 4, 20], 6))
+    steps = [first + index for first, count, _ in cut for index in range(count)]
+    assert steps == list(range(1, 21))
+    assert [first + count - 1 for first, count, marked in cut if marked] == [1, 4, 20]
+    assert log_spaced(1000, 4) == [1, 10, 100, 1000]
+
+
+def test_adaterm_and_adam_stay_at_the_worst_end_and_the_others_do_not():
+    """Two of three gradients point the wrong way; AMSGrad and the moving average add up all three."""
+    experiment = Regret(seeds=1, steps=3_000, problems=("one in 3",), dimension=1)
+    last = {it.trial.method: it.outcome["regret"][-1] / 3_000 for it in results_of(experiment, Regret.methods)}
+    assert min(last["AdaTerm"], last["Adam"]) > 0.5  # 2/3 at x = 1
+    assert max(last["AMSGrad"], last["No robustness"]) < 0.2
+
+
+def test_exponent_of_a_power_law():
+    times, seeds = np.geomspace(10, 1000, 12), np.random.default_rng(0).uniform(1, 2, 20)
+    found = exponent(times, np.outer(times**0.7, seeds))
+    assert found[:3] == approx((0.7, 0.7, 0.7))
+    assert math.isnan(exponent(times, -np.outer(times, seeds)).estimate)
+
+
+def test_smoke_preset_has_a_report():
+    experiment = Regret(**Regret.presets["smoke"])
+    results = results_of(experiment, Regret.methods)
+    assert all(json.loads(json.dumps(it.outcome)) == it.outcome for it in results)
+    section = experiment.section(results)
+    assert len(section.tables[0].rows) == len(PROBLEMS)
+    verdicts = {claim.text: claim.verdict for claim in section.claims}
+    assert verdicts["AdaTerm: the regret is below the theorem's bound."] == "reproduced"
+    assert verdicts["No robustness: the corollary's bound says more than that the box is bounded."] == "not reproduced"
+    for figure in section.figures:
+        figure.draw().savefig(io.BytesIO())
+
+
+def test_report_of_some_methods_and_problems():
+    experiment = Regret(seeds=1, steps=60, problems=("sparse",))
+    for methods in (["Adam"], ["AdaTerm"]):
+        section = experiment.section(results_of(experiment, methods))
+        for figure in section.figures:
+            figure.draw().savefig(io.BytesIO())

@@ -1,0 +1,240 @@
+"""The report's pages: what they show, that they show it safely, and that they fit a phone."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from math import inf, nan
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Picture
+
+from adaterm_bench import figures, report, style
+from adaterm_bench.report import Claim, Figure, Section, Table, write
+from adaterm_bench.statistics import paired_difference
+from adaterm_bench.trial import Result, Trial
+
+METHODS = ["AdaTerm", "Adam", "t-Adam", "AdamW + clip", "a method with a name so long that no column could hold it all"]
+LEVELS = [0.0, 0.1, 0.2, 0.5]
+EVIL = '<script>alert("x")</script> & | `code` *star* [link](x) _under_'
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def runs(*shape):
+    return {
+        method: (1.0 + place) * np.random.default_rng(place).lognormal(0.0, 0.3, shape)
+        for place, method in enumerate(METHODS)
+    }
+
+
+def unstyled():
+    picture = Picture()
+    picture.add_subplot().plot([0, 1])
+    return picture
+
+
+def surface(x, y):
+    return (1.0 - x) ** 2 + 100.0 * (y - x**2) ** 2
+
+
+def pictures():
+    noisy = runs(4, 10)
+    noisy["Adam"][3] = nan
+    noisy["t-Adam"][2, :4] = inf
+    flat = {method: values[3] for method, values in noisy.items()}
+    compared = {method: paired_difference(values, flat["AdaTerm"]) for method, values in flat.items()}
+    walk = np.cumsum(np.random.default_rng(0).normal(0.0, 0.02, (2_000, 2)), axis=0)
+    return {
+        "noise": lambda: figures.against_noise(LEVELS, noisy, "loss"),
+        "uneven levels, where higher is better": lambda: figures.against_noise(
+            [0.0, 0.001, 0.5, 1.0], noisy, "return", log=False, better="higher"
+        ),
+        "curves": lambda: figures.curves(np.arange(2_000), runs(10, 2_000), "loss"),
+        "negative curves": lambda: figures.curves([0, 1], {"Adam": [-1.0, 2.0]}, "loss"),
+        "bars": lambda: figures.bars_with_spread(flat, "loss"),
+        "points": lambda: figures.bars_with_spread(flat, "loss", start=None),
+        "intervals": lambda: figures.intervals(compared, "difference"),
+        "paths": lambda: figures.trajectories(
+            dict.fromkeys(METHODS, walk), surface, limits=(-2, 2, -1, 3), optimum=(1, 1)
+        ),
+        "nothing": lambda: figures.against_noise(LEVELS, {}, "loss"),
+        "unstyled": unstyled,
+    }
+
+
+def sections():
+    claims = [
+        Claim("Better.", "difference", 0.2, 0.1, 0.3),
+        Claim("Worse.", "difference", -0.2, -0.3, -0.1),
+        Claim("Who knows?", "difference", 0.1, -0.1, 0.3, note="only 3 seeds"),
+        Claim(EVIL, EVIL, nan, nan, nan, bound=0.5, note=EVIL),
+        Claim("Endless.", "difference", inf, -inf, inf),
+        Claim("Infinitely better.", "difference", inf, 0.1, inf),
+    ]
+    rows = [[method, "0.0123 ± 0.0011", "no value", "words"] for method in METHODS]
+    wide = Table("Wide " * 30, [f"column {place}" for place in range(20)], [["x" * 80, *["1.2345 ± 0.1"] * 19]])
+    tables = [Table("Loss", ["Method", "Loss", "Other", "Text"], rows, note=EVIL), wide, Table("Empty", ["A", "B"], [])]
+    tables += [Table("No columns", [], []), Table(EVIL, ["A", EVIL], [[EVIL, EVIL], ["short"]])]
+    drawn = [Figure(title, draw, caption=EVIL) for title, draw in pictures().items()]
+    return [
+        Section("Regression", f"First.\n\n# Second {EVIL}", tables, drawn, claims),
+        Section(EVIL + "unbroken" * 40, ""),
+        Section("Twice", "1. no list", figures=[Figure("Same", unstyled), Figure("Same", unstyled)]),
+    ]
+
+
+def results():
+    origin = {
+        "versions": {"torch": "2.13"},
+        "device": "cpu",
+        "commit": "abc",
+        "date": "2026-01-02T03:04:05",
+        "seconds": 90.0,
+    }
+    seeds = [0, 1, 2, 5]
+    made = [Result(Trial("regression", 1, {}, {"noise": 0.1}, "Adam", seed), {}, origin) for seed in seeds]
+    return [*made, Result(Trial("other", 2, {}, {}, "Adam", 0), {}, {})]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    write(sections(), results(), folder)
+    return folder
+
+
+class Page(HTMLParser):
+    """What a browser would see of tags, ids and links, with every element closed in turn."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.ids, self.links = [], [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href")]
+        if tag not in ("meta", "link", "img", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone(folder):
+    text = (folder / "report.html").read_text()
+    page = Page(text)
+    assert "script" not in page.tags
+    assert "://" not in text
+    assert len(page.ids) == len(set(page.ids))
+    assert all(it.startswith(("#", "data:")) for it in page.links)
+    assert {it[1:] for it in page.links if it.startswith("#")} <= set(page.ids)
+    assert set(re.findall(r"url\(#(.*?)\)", text)) <= set(page.ids)
+
+
+def test_every_verdict_is_said_in_words(folder):
+    for name in ("report.html", "report.md"):
+        text = (folder / name).read_text()
+        assert "6 claims: 2 reproduced, 1 not reproduced, 3 undecided" in text
+    assert text.count("**not reproduced**") == 2
+    assert "only 3 seeds" in text
+    assert "∞ (no bounds)" in text
+
+
+def test_markdown_holds_what_was_said_and_nothing_else(folder):
+    text = (folder / "report.md").read_text()
+    assert "<script" not in text.replace("\\<script", "")
+    assert "\n\\# Second" in text
+    assert "\n1\\. no list" in text
+    for path in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (folder / path).read_text().startswith("<?xml")
+    assert len(list((folder / "figures").iterdir())) == len(pictures()) + 2
+    tables = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+
+
+def test_where_the_results_come_from(folder):
+    text = (folder / "report.md").read_text()
+    assert "| regression | 1 | 4 | 1 | 0\u20132, 5 | 6.00 min | 2026-01-02 | 2026-01-02 |" in text
+    assert "| Software | torch 2.13 | 4 |" in text
+    assert "| Device | not recorded | 1 |" in text
+
+
+def test_the_same_results_make_the_same_files(folder, tmp_path):
+    for path in write(sections(), results(), tmp_path):
+        assert path.read_bytes() == (folder / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_nothing_to_report(tmp_path):
+    written = write([], [], tmp_path / "new" / "folder")
+    assert [it.name for it in written] == ["report.html", "report.md"]
+    assert "no results yet" in written[0].read_text()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1234567.0, "1\u202f230\u202f000"),
+        (-0.012345, "\u22120.0123"),
+        (9.999, "10.0"),
+        (2e-9, "2.00e\u22129"),
+        (nan, "no value"),
+        (inf, "∞"),
+        (-inf, "\u2212∞"),
+    ],
+)
+def test_number(value, text):
+    assert report.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "text"),
+    [
+        (0.73127, 0.00213, "0.7313 ± 0.0021"),
+        (-5120.3, 211.0, "\u22125120 ± 211"),
+        (1.5, nan, "1.50"),
+        (1.5, 0.0, "1.50 ± 0"),
+    ],
+)
+def test_plus_minus(mean, std, text):
+    assert report.plus_minus(mean, std) == text
+
+
+def test_a_method_looks_the_same_however_it_is_spelt():
+    assert style.look("t-Adam") == style.look("TAdam")
+    looks = [style.look(it) for it in style.KNOWN]
+    assert len(set(map(str, looks))) == len(looks)
+
+
+def browse(tmp_path, page, *options):
+    safe = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    quiet = "--disable-component-update --disable-sync --hide-scrollbars --allow-file-access-from-files"
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    command = [BROWSER, *safe.split(), *quiet.split(), profile, *options, page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
+def test_the_page_fits_the_window(folder, tmp_path, width, height):
+    # A frame, since a browser's own window cannot be as narrow as a phone.
+    frame = tmp_path / "frame.html"
+    measure = "document.title = [this.contentDocument.documentElement.scrollWidth, this.contentWindow.innerWidth]"
+    address = (folder / "report.html").as_uri()
+    frame.write_text(f'<iframe src="{address}" width="{width}" height="{height}" onload="{measure}"></iframe>')
+    found = re.search(r"<title>(\d+),(\d+)</title>", browse(tmp_path, frame, "--window-size=1400,1000", "--dump-dom"))
+    assert found
+    assert int(found[2]) == width
+    assert int(found[1]) <= width
+    picture = tmp_path / "page.png"
+    browse(tmp_path, frame, "--window-size=1400,1000", f"--screenshot={picture}")
+    assert picture.read_bytes().startswith(b"\x89PNG")

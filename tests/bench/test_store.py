@@ -1,0 +1,182 @@
+"""Results are whole or not there, and what is there is what was put in."""
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from adaterm_bench.lock import locked
+from adaterm_bench.store import Store, StoreError
+from adaterm_bench.trial import Trial
+
+TRIALS = [Trial("toy", 1, {"widths": [1, 2], "level": 1.0}, {"noise": 0.5}, "steady", seed) for seed in range(3)]
+OUTCOMES = [{"value": seed / 3, "curve": [math.nan, math.inf, -math.inf, 1e-300]} for seed in range(3)]
+WHERE = {"commit": "abc", "seconds": 1.0}
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "out")
+    store.add(TRIALS, OUTCOMES, WHERE)
+    return store
+
+
+def the_file(store):
+    (path,) = (store.path / "results").glob("*.jsonl")
+    return path
+
+
+def test_results_come_back_as_they_were(store):
+    again = Store(store.path)
+    assert again.done() == {trial.key for trial in TRIALS}
+    for found, trial, outcome in zip(again.results("toy"), TRIALS, OUTCOMES, strict=True):
+        assert (found.trial, found.provenance) == (trial, WHERE)
+        assert repr(found.outcome) == repr(outcome)  # nan is not equal to itself
+    assert again.results("another") == []
+
+
+def test_a_file_says_what_it_is(store):
+    header, provenance, *trials = map(json.loads, the_file(store).read_text().splitlines())
+    assert header["format"] == 1
+    assert provenance == WHERE
+    assert [it["key"] for it in trials] == [trial.key for trial in TRIALS]
+
+
+def test_the_first_result_of_a_trial_stays(store):
+    before = the_file(store).read_bytes()
+    store.add(TRIALS[:2], [{"value": -1.0}] * 2, WHERE)
+    Store(store.path).add(TRIALS[1:], [{"value": -1.0}] * 2, WHERE)
+    assert the_file(store).read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"settings": {}}, {"condition": {}}, {"method": "x"}, {"seed": 9}])
+def test_whatever_decides_a_result_is_in_the_key(store, change):
+    assert replace(TRIALS[0], **change).key not in store.done()
+
+
+def test_half_a_file_does_not_count(store):
+    """Cut at any length, a file is set aside, said so, and its trials can be added again."""
+    path = the_file(store)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        cut = Store(store.path)
+        assert cut.done() == set()
+        assert "set aside" in cut.corrupt[0]
+        aside = path.with_name(path.name + ".corrupt")
+        assert aside.read_bytes() == whole[:length]
+    cut.add(TRIALS, OUTCOMES, WHERE)
+    assert path.read_bytes() == whole
+
+
+def test_a_changed_byte_is_noticed(store):
+    path = the_file(store)
+    path.write_bytes(path.read_bytes().replace(b'"value":0.0', b'"value":5.0'))
+    damaged = Store(store.path)
+    assert damaged.results() == []
+    assert "checksum" in damaged.corrupt[0]
+    assert not path.exists()
+
+
+def test_another_format_is_refused_and_kept(store):
+    path = the_file(store)
+    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    with pytest.raises(StoreError, match="format 2"):
+        Store(store.path).done()
+    assert path.exists()
+
+
+def test_what_a_killed_process_had_begun_is_nothing(store):
+    begun = store.path / "results" / "toy-0.jsonl.123.tmp"
+    begun.write_bytes(b"half")
+    again = Store(store.path)
+    assert len(again.done()) == 3
+    assert again.corrupt == []
+    again.sweep()
+    assert not begun.exists()
+
+
+@pytest.mark.parametrize(("moment", "finished"), [("write", 3), ("replace", 3), ("close", 4)])
+def test_killed_while_writing(store, moment, finished):
+    """Before the new name is there the batch is not; after that it is, as a whole."""
+    adding = f"""
+import io, os, pathlib, signal
+from adaterm_bench.store import Store
+from test_store import TRIALS, replace
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Dying(io.FileIO):
+    def write(self, content):
+        super().write(content[:50])
+        die()
+
+store = Store({str(store.path)!r})
+store.done()
+if {moment!r} == "write":
+    pathlib.Path.open = lambda path, mode: Dying(path, mode)
+elif {moment!r} == "replace":
+    pathlib.Path.replace = die
+else:
+    os.close = die
+store.add([replace(TRIALS[0], seed=7)], [{{}}], {{}})
+"""
+    died = subprocess.run([sys.executable, "-c", adding], check=False, cwd=os.path.dirname(__file__))
+    assert died.returncode == -9
+    again = Store(store.path)
+    again.sweep()
+    assert len(again.done()) == finished
+    assert again.corrupt == []
+    assert {path.suffix for path in (store.path / "results").iterdir()} == {".jsonl"}
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_full_disk_keeps_what_is_done(store, monkeypatch, moment):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    new = replace(TRIALS[0], seed=7)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, moment, full)
+        with pytest.raises(StoreError, match=r"No space left.*All 3 finished trials.*run the same command again"):
+            store.add([new], [{}], WHERE)
+    assert store.done() == {trial.key for trial in TRIALS}
+    assert not list(store.path.rglob("*.tmp"))
+    store.add([new], [{}], WHERE)
+    assert new.key in Store(store.path).done()
+
+
+def test_a_failure_is_kept_until_the_trial_succeeds(tmp_path):
+    store = Store(tmp_path)
+    store.fail(TRIALS[:2], "Traceback\nValueError: no", 2, WHERE)
+    failure = Store(tmp_path).failures()[TRIALS[0].key]
+    assert (failure["error"], failure["attempts"], failure["provenance"]) == ("Traceback\nValueError: no", 2, WHERE)
+    assert store.done() == set()
+    store.add(TRIALS[:1], OUTCOMES[:1], WHERE)
+    assert set(store.failures()) == {TRIALS[1].key}
+    assert [path.stem for path in (tmp_path / "failures").iterdir()] == [TRIALS[1].key]
+
+
+def test_the_lock_names_its_holder(tmp_path):
+    with locked(tmp_path), pytest.raises(StoreError, match=f"process {os.getpid()} "), locked(tmp_path):
+        pass
+    with locked(tmp_path):  # it was given back
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_taken(tmp_path):
+    holding = (
+        "import os, signal, pathlib; from adaterm_bench.lock import locked; "
+        f"locked(pathlib.Path({str(tmp_path)!r})).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    died = subprocess.run([sys.executable, "-c", holding], check=False)
+    assert died.returncode == -9
+    assert "process" in (tmp_path / "lock").read_text()
+    with locked(tmp_path):
+        assert f"process {os.getpid()} " in (tmp_path / "lock").read_text()
