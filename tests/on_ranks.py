@@ -1,12 +1,13 @@
 """What the ranks of the distributed tests do; every function runs on all of them, and checks what it does."""
 
 import os
+from copy import deepcopy
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from catalogue import ENGINE_TOLERANCE, ENGINES, assert_close, give_gradients, make, parameters
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -111,8 +112,8 @@ def follow(layout, engine, rules, dtype, steps=20, poison=None, device="cpu"):
             with CommDebugMode() as counted:
                 tested.step()
             if step:  # the first one may exchange the first scales, too
-                dimensions = {"fsdp and tensor parallel": 2}.get(layout, 1)
-                assert counted.get_total_counts() <= dimensions, counted.get_comm_counts()
+                messages = {"fsdp and tensor parallel": 2}.get(layout, 1)  # however many tensors
+                assert counted.get_total_counts() == messages, counted.get_comm_counts()
         assert_follows(tested, shards, right, params, ENGINE_TOLERANCE[dtype], f"{rule}, {layout}")
         for shard, parameter in zip(shards, params, strict=True):
             for ours, wanted in zip(tested.statistics()[shard], right.statistics()[parameter], strict=True):
@@ -205,18 +206,23 @@ def state_on_disk(folder, kind, begin, end, options, load):
     dcp.save({"model": parameters_now, "optimizer": state}, checkpoint_id=os.path.join(folder, str(end)))
 
 
-def ask_for_state_first(options):
+def ask_for_state_first(name, options):
     """`get_optimizer_state_dict` before the first step, which takes a step of its own, changes nothing after."""
     ends = []
-    for asked in (False, True):
+    for asked in (False, "asked", "loaded"):
         model, part, parts = sharded_model("fsdp")
-        tested = adaterm.AdaTerm(model.parameters(), lr=1e-2, **options)
+        tested = getattr(adaterm, name)(model.parameters(), lr=1e-2, **options)
+        monitor = adaterm.Monitor(tested)
         if asked:
-            assert get_optimizer_state_dict(model, tested)["state"]
+            parameters_now, state = get_state_dict(model, tested)
+            assert state["state"]
+        if asked == "loaded":  # as from a checkpoint of the beginning
+            set_state_dict(model, tested, model_state_dict=parameters_now, optim_state_dict=state)
         train_model(model, tested, range(5), part, parts)
         ends.append([whole(parameter) for parameter in model.parameters()])
         assert all(tested.state[parameter]["step"] == 5 for parameter in model.parameters())
-    assert all(torch.equal(*pair) for pair in zip(*ends, strict=True))
+        assert {summary.steps for summary in monitor.summary().values()} == {5}
+    assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(end, ends[0], strict=True))
 
 
 def replicate(engine):
@@ -261,7 +267,9 @@ def refuse_flat_parameters():
     model = FullyShardedDataParallel(
         Network(), use_orig_params=True, sharding_strategy=strategy, device_id=torch.device("cpu")
     )
-    train_model(model, adaterm.AdaTerm(model.parameters(), lr=1e-2), range(5), dist.get_rank(), dist.get_world_size())
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) is wide] for wide in (True, False))
+    tested = adaterm.AdaTerm([{"params": matrices}, {"params": vectors}], lr=1e-2)
+    train_model(model, tested, range(5), dist.get_rank(), dist.get_world_size())
     assert_same_model(model, single)
 
 
@@ -293,3 +301,100 @@ def give_gradients_of_other_placements():
         tested.step()
         right.step()
     assert_follows(tested, shards, right, params, 1e-12, "other placements")
+
+
+def shards_of(*shapes):
+    mesh = mesh_of("fsdp")
+    return [shard.requires_grad_() for shard in spread(parameters(shapes), mesh, "fsdp")]
+
+
+def give_ones(*params):
+    for parameter in params:
+        parameter.grad = torch.ones_like(parameter)
+
+
+def survive_awkward_steps():
+    """Groups without gradients, skipped steps, and errors, after which the next step is as good as any."""
+    import pytest
+
+    for flags in ({}, {"fused": True}, {"foreach": True}, {"foreach": False}):
+        a, b = shards_of((4, 3), (4,))
+        tested = adaterm.AdaTerm([{"params": [a]}, {"params": [b]}], **flags)
+        give_ones(a)
+        tested.step()
+        tested.grad_scale, tested.found_inf = torch.tensor(1.0), torch.tensor(1.0)
+        tested.step()
+        assert tested.state[a]["step"] == 1
+    a, b = shards_of((4, 3), (4,))
+    tested = adaterm.AdaTerm([a, b], init_scale="gradient")
+    a.grad = torch.ones(4, 3)  # not the parameter's kind: torch lets it
+    with pytest.raises(RuntimeError, match="plain tensor"):
+        tested.step()
+    assert not tested.state
+    a.grad = None
+    give_ones(b)
+    tested.step()
+    assert tested.state[b]["step"] == 1
+    version = b._version
+    give_ones(b)
+    tested.step()
+    assert b._version > version  # autograd must know that it changed
+    beside = torch.zeros(3, requires_grad=True)
+    tested.add_param_group({"params": [beside], "differentiable": True})
+    give_ones(b, beside)
+    with pytest.raises(RuntimeError, match="differentiable"):
+        tested.step()
+
+
+def remember_nothing_that_ranks_share():
+    """A plain tensor that moves on one rank only must not keep that rank from the exchange, or the others in it."""
+    (a,), b = shards_of((4,)), torch.ones(5, requires_grad=True)
+    tested = adaterm.AdaTerm([a, b], fused=True)
+    for step in range(4):
+        give_ones(b)
+        if step == 2 and dist.get_rank() == 1:
+            b.data = b.data.clone()
+        tested.step()
+    a.grad = part_of(torch.tensor([1.0, 2.0, 3.0, 4.0]), a.device_mesh, a.placements)
+    tested.step()
+    assert_same_everywhere(tested.statistics()[a].distance, "distance")
+    assert_close(tested.statistics()[a].distance, torch.tensor(7.5e10), 1e-6)
+
+
+def load_plain_state():
+    """The state of a single process can be loaded as it is, and what does not fit says what to do, on every rank."""
+    import pytest
+
+    params = parameters([(7, 5), (3,)], torch.float64)
+    right = make("AdaTerm", params)
+    give_gradients(params, 0)
+    right.step()
+    mesh = mesh_of("fsdp")
+    shards = [shard.requires_grad_() for shard in spread(params, mesh, "fsdp")]
+    tested = make("AdaTerm", shards)
+    tested.load_state_dict(deepcopy(right.state_dict()))
+    give_gradients(params, 1)
+    for shard, gradient in zip(shards, spread([p.grad for p in params], mesh, "fsdp"), strict=True):
+        shard.grad = gradient
+    right.step()
+    tested.step()
+    assert_follows(tested, shards, right, params, 1e-12, "loaded")
+    others = shards_of((7, 5), (4,))
+    with pytest.raises(ValueError, match="set_optimizer_state_dict"):
+        make("AdaTerm", others).load_state_dict(right.state_dict())
+
+
+def round_parts_differently():
+    """Parts of a bfloat16 tensor draw noise of their own, and replicas the same."""
+    for layout, same in (("fsdp", False), ("hsdp", True)):
+        mesh = mesh_of(layout) if layout == "fsdp" else init_device_mesh("cpu", (2, 1), mesh_dim_names=("r", "s"))
+        parameter = part_of(torch.ones(1000, 4, dtype=torch.bfloat16), mesh, LAYOUTS[layout][2](torch.ones(2, 2), 0))
+        parameter.requires_grad_()
+        tested = adaterm.AdaTerm([parameter], lr=1e-4, stochastic_rounding=True, init_scale="gradient")
+        for _ in range(5):
+            give_ones(parameter)
+            tested.step()
+        mine = parameter.detach().to_local().float()
+        found = [torch.empty_like(mine) for _ in range(2)]
+        dist.all_gather(found, mine)
+        assert torch.equal(*found) is same

@@ -13,11 +13,15 @@ from on_ranks import (
     ask_for_state_first,
     follow,
     give_gradients_of_other_placements,
+    load_plain_state,
     refuse_flat_parameters,
+    remember_nothing_that_ranks_share,
     replicate,
+    round_parts_differently,
     share_state,
     state_on_disk,
     step_in_the_interpreter,
+    survive_awkward_steps,
     train_as_torch_shards,
 )
 
@@ -67,9 +71,25 @@ def test_a_checkpoint_of_four_ranks_goes_on_with_two_and_with_one(ranks, tmp_pat
     ranks.run(4, state_on_disk, str(tmp_path), "hsdp", 12, 16, options, True)
 
 
-@pytest.mark.parametrize("options", [{}, {"init_scale": "gradient"}], ids=str)
-def test_asking_for_the_state_before_the_first_step_does_no_harm(ranks, options):
-    ranks.run(2, ask_for_state_first, options)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("AdaTerm", {}),
+        ("AdaTerm", {"init_scale": "gradient", "weight_decay": 0.1}),
+        ("AtAdam", {"weight_decay": 0.1}),
+        ("AdaBelief", {"weight_decay": 0.1}),
+    ],
+    ids=str,
+)
+def test_asking_for_the_state_before_the_first_step_does_no_harm(ranks, name, options):
+    ranks.run(2, ask_for_state_first, name, options)
+
+
+@pytest.mark.parametrize(
+    "what", [survive_awkward_steps, remember_nothing_that_ranks_share, load_plain_state, round_parts_differently]
+)
+def test_awkward_use(ranks, what):
+    ranks.run(2, what)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

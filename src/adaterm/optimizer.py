@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from operator import is_
 from types import ModuleType
 from typing import Any, ClassVar, overload
 
@@ -13,7 +12,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from adaterm.engines import fused, sharded
 from adaterm.engines.choice import engine_for
 from adaterm.engines.job import Job, Report, skipped, unscaled
-from adaterm.engines.sharded import Exchange, is_sharded, local, local_gradient
+from adaterm.engines.sharded import Exchange, is_sharded, local, local_gradient, part
 from adaterm.options import Common, option_names
 from adaterm.recall import Known, Recall
 from adaterm.rules import Rule, Statistics
@@ -21,6 +20,7 @@ from adaterm.state import TENSORS, Exact, as_reals, begin_scales, complete, prot
 
 _COMMON = option_names(Common)
 _GroupReport = tuple[list[Tensor], list[Report]]
+_Plan = tuple[Rule, Common, ModuleType]
 _Work = tuple[list[Tensor], ModuleType, Job]
 
 
@@ -32,8 +32,7 @@ class _LastStep:
         self.jobs = Recall()
         self.kept: list[Any] = []
         self.exchange: Exchange | None = None
-        self.begun: list[tuple[Rule, Common, Tensor]] = []  # sharded parameters whose scale awaits all ranks' gradients
-        self.rehearsed = False
+        self.rehearsed = False  # whether there is state, and no step was taken
 
 
 class RobustOptimizer(Optimizer):
@@ -81,28 +80,26 @@ class RobustOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._last.rehearsed:
-            self.state.clear()
+        if self._last.rehearsed and not torch.compiler.is_compiling():
+            self._begin_anew()
         self._last.jobs.check(self.state)
         plans = [self._recalled(index) or self._planned(group) for index, group in enumerate(self.param_groups)]
-        if self._begins_badly(plans):
-            return loss
-        first = not (torch.compiler.is_compiling() or self.state)
-        work = [self._prepared(index, plan) for index, plan in enumerate(plans)]
-        repeated = all(isinstance(plan, Known) for plan in plans)  # which sharded ones never are
+        repeated = all(isinstance(plan, Known) for plan in plans)  # which none is where anything is sharded
         if not repeated and any(map(is_sharded, self._all())):
-            self._last.reports = self._carried_out_together(work)
-        else:
+            self._step_together([self._planned(group) for group in self.param_groups])
+        elif self._is_rehearsal(None):
+            self._rehearse(plans)
+        elif not self._begins_badly(plans):
+            work = [self._prepared(index, plan) for index, plan in enumerate(plans)]
             self._last.reports = [self._carried_out(*each) for each in work]
-        self._last.rehearsed = first and self._was_rehearsal()
         return loss
 
-    def _planned(self, group: dict[str, Any]) -> tuple[Rule, Common, ModuleType]:
+    def _planned(self, group: dict[str, Any]) -> _Plan:
         """What to do with a group; all that cannot be done raises here, before anything changes."""
         rule, options = self._checked(group)
         stepped = [parameter for parameter in group["params"] if parameter.grad is not None]
-        _refuse_unsupported(self, stepped, options)
-        sharded.refuse_flat(stepped, self._given)
+        _refuse_unsupported(self, stepped)
+        sharded.refuse_flat(stepped, self._all(), self._given)
         return rule, options, engine_for([local(parameter) for parameter in stepped], options)
 
     def _recalled(self, index: int) -> Known | None:
@@ -112,12 +109,12 @@ class RobustOptimizer(Optimizer):
             known.job.grad_scale, known.job.found_inf = self._scaler()
         return known
 
-    def _prepared(self, index: int, plan: tuple[Rule, Common, ModuleType] | Known) -> _Work:
+    def _prepared(self, index: int, plan: _Plan | Known, remember: bool = True) -> _Work:
         if isinstance(plan, Known):
             return plan.stepped, fused, plan.job
         group, (rule, options, engine) = self.param_groups[index], plan
         stepped, job = self._job(index, rule, options)
-        if engine is fused and not any(map(is_sharded, stepped)):
+        if engine is fused and remember:
             self._last.jobs.remember(index, group, self._settings, self.state, stepped, job)
         return stepped, engine, job
 
@@ -127,15 +124,58 @@ class RobustOptimizer(Optimizer):
             self._replace_state(stepped, job)
         return stepped, reports
 
-    def _carried_out_together(self, work: list[_Work]) -> list[_GroupReport]:
-        """Do the work of all groups with the other ranks that hold parts of the parameters."""
+    def _step_together(self, plans: list[_Plan]) -> None:
+        """Take a step with the other ranks that hold parts of the parameters."""
+        if any(options.differentiable for _, options, _ in plans):
+            raise RuntimeError("differentiable=True is not supported where parameters are sharded (DTensor)")
         params, exchange = self._all(), self._last.exchange
-        if exchange is None or len(exchange.params) != len(params) or not all(map(is_, exchange.params, params)):
+        if exchange is None or not exchange.fits(params):
             self._last.exchange = exchange = Exchange(params)
-        begin_scales(self._last.begun, self.state, exchange, self._scaler()[0])
-        self._last.begun.clear()
+        if self._is_rehearsal(exchange):
+            return self._rehearse(plans)
+        if self._begins_badly(plans):
+            return None
+        fresh = {id(parameter) for parameter in params if not self.state.get(parameter)}
+        work = [self._prepared(index, plan, remember=False) for index, plan in enumerate(plans)]
+        begun = [
+            (rule, options, parameter)
+            for (rule, options, _), (stepped, *_) in zip(plans, work, strict=True)
+            for parameter in stepped
+            if id(parameter) in fresh and rule.init_scale == "gradient" and is_sharded(parameter)
+        ]
+        begin_scales(begun, self.state, exchange, self._scaler()[0])
         reports = sharded.run([(engine, job) for _, engine, job in work], exchange)
-        return [(stepped, found) for (stepped, *_), found in zip(work, reports, strict=True)]
+        self._last.reports = [(stepped, found) for (stepped, *_), found in zip(work, reports, strict=True)]
+        torch.autograd.graph.increment_version([parameter for stepped, *_ in work for parameter in stepped])
+        return None
+
+    def _is_rehearsal(self, exchange: Exchange | None) -> bool:
+        """Whether this is a first step with lr 0 and gradients of 0: torch's checkpoints take one, to make state."""
+        if torch.compiler.is_compiling() or self.state:
+            return False
+        for group in self.param_groups:
+            lr = group["lr"]
+            if not (lr.is_cpu if isinstance(lr, Tensor) else True) or lr != 0.0:
+                return False
+        sums = {
+            position: local_gradient(parameter, parameter.grad).abs().sum().real
+            for position, parameter in enumerate(self._all())
+            if parameter.grad is not None
+        }
+        return not any(bool(total) for total in (exchange(sums) if exchange else sums).values())
+
+    def _rehearse(self, plans: list[Any]) -> None:
+        """Make the state, and leave it as it begins: the next step is the first."""
+        for index, (rule, options, _) in enumerate(plans):
+            self._job(index, rule, options)
+        self._last.reports, self._last.rehearsed = [], True
+
+    def _begin_anew(self) -> None:
+        """Drop state that was only rehearsed, unless something was loaded into it: the first step makes its own."""
+        for parameter in self._all():
+            if parameter in self.state and not self.state[parameter]["step"]:
+                del self.state[parameter]
+        self._last.rehearsed = False
 
     def _all(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
@@ -171,6 +211,8 @@ class RobustOptimizer(Optimizer):
         state: list[list[Tensor]] = [[] for _ in (*TENSORS, *rule.scalar_names)]
         self._init_group(group, params, grads, *state)
         steps, means, scales, *scalars = state
+        positions = [first + i for i, p in enumerate(group["params"]) if p.grad is not None and p.numel()]
+        count = sum(len(each["params"]) for each in self.param_groups)
         lists = [[local(tensor) for tensor in tensors] for tensors in (params, means, scales)]
         lists.insert(1, [local_gradient(*pair) for pair in zip(params, grads, strict=True)])
         if any(parameter.is_complex() for parameter in params):
@@ -185,7 +227,8 @@ class RobustOptimizer(Optimizer):
             scales=lists[3],
             scalars=dict(zip(rule.scalar_names, scalars, strict=True)),
             sizes=[size_of(parameter) for parameter in params],
-            positions=[first + i for i, p in enumerate(group["params"]) if p.grad is not None and p.numel()],
+            positions=positions,
+            streams=[at + count * part(parameter) for at, parameter in zip(positions, params, strict=True)],
             kept=self._last.kept,
         )
         job.grad_scale, job.found_inf = self._scaler()
@@ -213,8 +256,6 @@ class RobustOptimizer(Optimizer):
                 continue
             entry = self.state[parameter]
             if not entry.keys() >= needed:
-                if not entry and rule.init_scale == "gradient" and is_sharded(parameter):
-                    self._last.begun.append((rule, options, parameter))
                 complete(entry, names, rule, options, parameter, self._scaler()[0])
             step = entry["step"]
             misplaced = step.is_cpu != parameter.is_cpu or step.dtype != torch.float32
@@ -265,9 +306,11 @@ class RobustOptimizer(Optimizer):
                 entry = self.state.get(parameter, {})
                 for name, value in entry.items():
                     if isinstance(value, Exact):
-                        entry[name] = restored(value.tensor, parameter)
+                        entry[name] = restored(name, value.tensor, parameter)
                 if entry and not isinstance(entry["step"], Tensor):
                     entry["step"] = step_count(float(entry["step"]), parameter, group["capturable"])
+                if entry and type(entry["step"]) is Tensor and not entry["step"]:
+                    self._last.rehearsed = True
 
 
 def _ids(groups: list[dict[str, Any]]) -> set[int]:
@@ -287,10 +330,11 @@ def _run(engine: ModuleType, job: Job) -> list[Report]:
     return reports
 
 
-def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor], options: Common) -> None:
+def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor]) -> None:
     for parameter in params:
-        if options.differentiable and is_sharded(parameter):
-            raise RuntimeError("differentiable=True is not supported for sharded parameters (DTensor)")
+        if parameter.grad is not None and is_sharded(parameter) != is_sharded(parameter.grad):
+            kinds = ["a DTensor" if is_sharded(tensor) else "a plain tensor" for tensor in (parameter, parameter.grad)]
+            raise RuntimeError(f"a parameter is {kinds[0]} but its gradient is {kinds[1]}: both must be the same")
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise RuntimeError(
                 f"{type(optimizer).__name__} does not support gradients of layout {parameter.grad.layout}, only of "

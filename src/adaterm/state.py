@@ -47,12 +47,35 @@ def _refuse_foreign(optimizer: Optimizer, state_dict: StateDict) -> None:
             )
 
 
-def restored(value: Tensor, parameter: Tensor) -> Tensor:
-    """A saved state tensor on the parameter's device, in its own precision or the least that the parameter asks for."""
+def restored(name: str, value: Any, parameter: Any) -> Tensor:
+    """A saved state tensor on the parameter's device, in its own precision or the least that the parameter asks for.
+
+    Where the parameter is sharded, so is its mean and scale.
+    """
+    if name in TENSORS and is_sharded(value) and not is_sharded(parameter):
+        raise ValueError(f"{name} is sharded and its parameter is not: load it with set_optimizer_state_dict")
+    if name in TENSORS and is_sharded(parameter):
+        if value.shape != parameter.shape:
+            raise ValueError(
+                f"a sharded parameter of shape {tuple(parameter.shape)} cannot have {name} of shape "
+                f"{tuple(value.shape)}: load the state with torch.distributed.checkpoint's set_optimizer_state_dict"
+            )
+        value = _shared_as(parameter, value)
     least = state_dtype(parameter)
-    return value.to(
+    found: Tensor = value.to(
         parameter.device, torch.promote_types(value.dtype, least if value.is_complex() else least.to_real())
     )
+    return found
+
+
+def _shared_as(parameter: Any, value: Any) -> Any:
+    """A state tensor with a parameter's placements, from any others, or from the whole tensor that every rank has."""
+    if is_sharded(value):
+        return value.redistribute(parameter.device_mesh, parameter.placements)
+    from torch.distributed.tensor import distribute_tensor
+
+    value = value.to(parameter.device)
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def state_dtype(parameter: Tensor) -> torch.dtype:

@@ -218,7 +218,7 @@ def _rounded(job: Job, values: list[Tensor]) -> list[Tensor]:
     """What to store; rounding by chance goes tensor by tensor."""
     if not (job.options.stochastic_rounding and job.params[0].dtype == torch.bfloat16):
         return values
-    each = zip(values, job.steps, job.positions, strict=True)
+    each = zip(values, job.steps, job.streams, strict=True)
     return [rounded(value, step.long(), position) for value, step, position in each]
 
 

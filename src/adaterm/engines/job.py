@@ -33,6 +33,7 @@ class Job:
     scalars: dict[str, list[Tensor]]
     sizes: list[int]  # elements, of all parts together
     positions: list[int]  # of the parameters among all of the optimizer's
+    streams: list[int]  # of rounding noise: one for each part of each parameter
     scratch: dict[str, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
     grad_scale: Tensor | None = None
@@ -60,6 +61,7 @@ class Job:
             scalars={name: chosen(tensors) for name, tensors in self.scalars.items()},
             sizes=chosen(self.sizes),
             positions=chosen(self.positions),
+            streams=chosen(self.streams),
             kept=self.kept,
             grad_scale=self.grad_scale,
             found_inf=self.found_inf,

@@ -58,7 +58,7 @@ def _finish(job: Job, index: int, total: Tensor) -> Statistics:
     mean, scale, parameter = rule.move(lib, gradient, mean, scale, parameter, weights, lr, count)
 
     if options.stochastic_rounding and stored.dtype == torch.bfloat16:
-        stored.copy_(rounded(parameter, step.long(), job.positions[index]))
+        stored.copy_(rounded(parameter, step.long(), job.streams[index]))
     elif parameter is not stored:
         stored.copy_(parameter)
     if options.differentiable:

@@ -8,6 +8,7 @@ waits for a message of another length.
 
 import sys
 from collections import defaultdict
+from operator import is_
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,39 +39,40 @@ def local(tensor: Tensor) -> Tensor:
 
 def local_gradient(parameter: Any, gradient: Any) -> Tensor:
     """The part of a gradient on this rank: the same elements as of the parameter."""
-    if is_sharded(parameter) != is_sharded(gradient):
-        kinds = ["a DTensor" if is_sharded(tensor) else "a plain tensor" for tensor in (parameter, gradient)]
-        raise RuntimeError(f"a parameter is {kinds[0]} but its gradient is {kinds[1]}: give both the same placements")
     if is_sharded(parameter) and gradient.placements != parameter.placements:
         gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
     return local(gradient)
 
 
-def refuse_flat(params: list[Tensor], given: set[int]) -> None:
-    """Raise if these are pieces of buffers into which a framework has merged tensors: their means would be wrong."""
-    flat, whole = [], set()
-    for parameter in params:
-        if getattr(parameter, "_is_flat_param", False):
-            raise RuntimeError(
-                "this is a flat parameter of FSDP1, into which it merges tensors, and a distance is the mean over one "
-                "tensor: shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
-            )
-        if getattr(parameter, "_fsdp_flattened", False):  # FSDP1 with use_orig_params: shards are 1-D
-            storage = parameter.untyped_storage().data_ptr()
-            if parameter.dim() == 1:
-                flat.append(storage)
-            else:
-                whole.add(storage)
-        alone = len(params) == 1 and parameter.dim() == 1 and not is_sharded(parameter)
-        if alone and "deepspeed" in sys.modules and id(parameter) not in given:
-            raise RuntimeError(
-                "this looks like a flat partition of DeepSpeed's ZeRO, into which it merges tensors, and a distance is "
-                "the mean over one tensor: use ZeRO stage 0, or torch.distributed.fsdp.fully_shard (FSDP2) instead"
-            )
-    if not whole.issuperset(flat):
+def part(parameter: Any) -> int:
+    """Which part of a parameter this rank has; ranks with the same part have the same number."""
+    if not is_sharded(parameter):
+        return 0
+    mesh, number = parameter.device_mesh, 0
+    for dimension, placement in enumerate(parameter.placements):
+        if not placement.is_replicate():
+            number = number * mesh.size(dimension) + mesh.get_local_rank(dimension)
+    return number
+
+
+def refuse_flat(stepped: list[Tensor], all_params: list[Tensor], given: set[int]) -> None:
+    """Raise if a framework has merged tensors into flat buffers, and these are pieces of them: means would be wrong."""
+    if any(getattr(parameter, "_is_flat_param", False) for parameter in stepped):
+        raise RuntimeError(
+            "this is a flat parameter of FSDP1, into which it merges tensors, and a distance is the mean over one "
+            "tensor: shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+        )
+    cut = [parameter for parameter in all_params if getattr(parameter, "_fsdp_flattened", False)]
+    if cut and all(parameter.dim() < 2 for parameter in cut):  # what FSDP1 cuts is 1-D, and the rest has its shape
         raise RuntimeError(
             "FSDP1 shows this rank pieces of tensors (use_orig_params=True), and a distance is the mean over a whole "
             "tensor: shard the model with torch.distributed.fsdp.fully_shard (FSDP2), or use ShardingStrategy.NO_SHARD"
+        )
+    alone = len(stepped) == 1 and stepped[0].dim() == 1 and not is_sharded(stepped[0])
+    if alone and "deepspeed" in sys.modules and id(stepped[0]) not in given:
+        raise RuntimeError(
+            "this looks like a flat partition of DeepSpeed's ZeRO, into which it merges tensors, and a distance is "
+            "the mean over one tensor: use ZeRO stage 0, or torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
 
 
@@ -89,6 +91,7 @@ class Exchange:
 
     def __init__(self, params: list[Any]) -> None:
         self.params = params
+        self.specs = [getattr(parameter, "_spec", None) for parameter in params]
         found: dict[Any, list[int]] = defaultdict(list)
         for position, parameter in enumerate(params):
             if is_sharded(parameter):
@@ -100,6 +103,12 @@ class Exchange:
             for position in positions:
                 dtype = torch.promote_types(dtype, params[position].dtype.to_real())
             self.meetings.append(_Meeting(group, positions, home, device, dtype))
+
+    def fits(self, params: list[Any]) -> bool:
+        """Whether it was made for these parameters, sharded as they are."""
+        specs = [getattr(parameter, "_spec", None) for parameter in params]
+        same = len(params) == len(self.params) and all(map(is_, params, self.params))
+        return same and all(map(is_, specs, self.specs))
 
     def __call__(self, sums: dict[int, Tensor]) -> dict[int, Tensor]:
         """The sums of whole tensors, by the parameters' positions, from those of this rank's parts."""
@@ -132,7 +141,7 @@ def _groups(parameter: Any) -> "list[ProcessGroup]":
 @torch.no_grad()
 def run(jobs: list[tuple[ModuleType, Job]], exchange: Exchange) -> list[list[Report]]:
     """Take one step with the parameters of all jobs."""
-    live = [job if engine is fused else unscaled(job) for engine, job in jobs]
+    live = [job if engine is fused or not job.params else unscaled(job) for engine, job in jobs]
     sums: dict[int, Tensor] = {}
     for (engine, _), job in zip(jobs, live, strict=True):
         if job is not None and job.params:
@@ -144,4 +153,6 @@ def run(jobs: list[tuple[ModuleType, Job]], exchange: Exchange) -> list[list[Rep
             reports.append([skipped(given)])
         else:
             reports.append(engine.finish(job, [whole[at] for at in job.positions]) if job.params else [])
+    for _, job in jobs:
+        job.grads = []  # a job that is kept must not keep gradients alive
     return reports

@@ -50,7 +50,7 @@ class Table:
         self._set(WHOLE_SIZE, job.sizes)
         self._set(TRIGAMMA, _bits(trigammas))
         self._set(CHUNKS_BEFORE, [0, *accumulate(self.chunks)][:-1])
-        self._set(POSITION, job.positions)
+        self._set(POSITION, job.streams)
         self._state_aligned = _aligned(_addresses([*job.params, *job.means, *job.scales]))
         self.aligned = False
 
