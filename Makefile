@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types conformance clean
+.PHONY: demo test lint types conformance frameworks clean
 
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
@@ -18,6 +18,10 @@ types: .venv/installed
 
 conformance: .venv/installed
 	$(BIN)/python tests/conformance/run.py
+
+frameworks: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,frameworks]"
+	$(BIN)/python -m pytest tests/frameworks
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,0 +1,321 @@
+"""The code on the pages of docs/recipes runs as it stands there, and does what the pages say."""
+
+import importlib.util
+import inspect
+import subprocess
+import sys
+import types
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from adaterm import AdaTerm
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs/recipes"
+pytestmark = pytest.mark.filterwarnings("ignore")  # what the frameworks warn of is theirs
+
+
+def blocks(page):
+    """The page's Python blocks, in order."""
+    return [block.split("```")[0] for block in (PAGES / f"{page}.md").read_text().split("```python\n")[1:]]
+
+
+def wanted(package, source="'adaterm[frameworks]'"):
+    """Skip the test where the package is not installed."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install {source}")
+
+
+@pytest.fixture
+def execute(tmp_path, monkeypatch):
+    """Runs a page's first block in an empty folder, and gives the names it leaves."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true" if not torch.cuda.is_available() else "false")
+
+    def run(page):
+        names = {"__name__": "recipe"}
+        exec(compile(blocks(page)[0], f"{page}.md", "exec"), names)
+        return names
+
+    yield run
+    if "accelerate" in sys.modules:  # it keeps what it was told for the whole process
+        from accelerate.state import AcceleratorState, GradientState, PartialState
+
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()
+
+
+def tensors(optimizer_or_state):
+    """All tensors of an optimizer's state, in the order of its parameters."""
+    state = optimizer_or_state if isinstance(optimizer_or_state, dict) else optimizer_or_state.state_dict()
+    return [value for entry in state["state"].values() for value in entry.values()]
+
+
+def assert_equal_states(left, right):
+    left, right = tensors(left), tensors(right)
+    assert left
+    for one, other in zip(left, right, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def steps(optimizer):
+    return {int(entry["step"]) for entry in optimizer.state_dict()["state"].values()}
+
+
+def assert_learned(losses):
+    tail = losses[-len(losses) // 4 :]
+    assert torch.tensor(losses).isfinite().all()
+    assert sum(tail) / len(tail) < losses[0]
+
+
+def test_swa(execute):
+    names = execute("swa")
+    assert type(names["optimizer"]) is AdaTerm
+    assert steps(names["optimizer"]) == {12 * 8}
+    assert names["optimizer"].param_groups[0]["lr"] == pytest.approx(2e-3)
+    assert int(names["swa"].n_averaged) == 6
+    assert int(names["ema"].n_averaged) == 96
+    assert_learned(names["losses"])
+    inputs, first = names["inputs"], names["losses"][0]
+    for averaged in (names["swa"], names["ema"]):
+        averaged.eval()
+        assert torch.nn.functional.mse_loss(averaged(inputs), inputs.sum(1, keepdim=True)) < first / 4
+
+
+def test_gradscaler(execute):
+    names = execute("gradscaler")
+    optimizer, scaler = names["optimizer"], names["scaler"]
+    assert type(optimizer) is AdaTerm
+    assert 0 < max(steps(optimizer)) <= 60
+    assert scaler.get_scale() > 1.0
+    assert torch.stack(names["norms"]).median() < 1e3  # of gradients, not of gradients times 65,536
+    assert_learned(names["losses"])
+    loaded = torch.load("checkpoint.pt")
+    again = AdaTerm(names["model"].named_parameters())
+    again.load_state_dict(loaded["optimizer"])
+    assert_equal_states(again, optimizer)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradscaler_with_both_kinds_of_engine_skips_and_goes_on(fused):
+    """What the page says of unscaling, clipping and skipped steps."""
+    if fused:
+        wanted("numba", "'adaterm[cpu]'")
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizer = AdaTerm([parameter], fused=fused, init_scale="gradient")
+    assert optimizer._step_supports_amp_scaling == fused
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    for factor, clip in ((float("inf"), False), (1.0, False), (1.0, True), (float("inf"), True)):
+        before = parameter.detach().clone()
+        optimizer.zero_grad()
+        scaler.scale((parameter * factor).sum()).backward()
+        if clip:
+            scaler.unscale_(optimizer)
+            if factor == 1.0:
+                assert torch.equal(parameter.grad, torch.ones(4))
+        scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(before, parameter) == (factor != 1.0)
+    assert steps(optimizer) == {2}
+    assert optimizer.statistics()[parameter].trust.isnan() == fused
+
+
+def test_huggingface_trainer(execute):
+    wanted("transformers")
+    names = execute("huggingface-trainer")
+    straight, resumed = names["trainer"], names["resumed"]
+    for trainer in (straight, resumed):
+        inner = trainer.optimizer.optimizer
+        assert type(inner) is AdaTerm
+        assert steps(inner) == {12}
+        assert [group["weight_decay"] for group in inner.param_groups] == [0.01, 0.0]
+        assert inner.param_groups[0]["decoupled_weight_decay"]
+        assert inner.param_groups[0]["initial_lr"] == 1e-3
+        assert all(torch.tensor(e["loss"]).isfinite() for e in trainer.state.log_history if "loss" in e)
+    saved = torch.load("run/checkpoint-6/optimizer.pt")
+    assert {int(entry["step"]) for entry in saved["state"].values()} == {6}
+    assert_equal_states(straight.optimizer.optimizer, resumed.optimizer.optimizer)
+    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    watch = next(it for it in straight.callback_handler.callbacks if type(it).__name__ == "Watch")
+    assert {summary.steps for summary in watch.monitor.summary().values()} == {12}
+
+
+def test_accelerate(execute):
+    wanted("accelerate")
+    names = execute("accelerate")
+    inner = names["optimizer"].optimizer
+    assert type(inner) is AdaTerm
+    assert len(names["norms"]) == 4 * 8
+    assert max(names["norms"]) > 1.0  # some were clipped
+    assert_learned(names["losses"])
+    assert set(names["trust"]) == set(names["model"].parameters())
+    assert steps(inner) == {2 * 8}  # the checkpoint's, after load_state
+    saved = torch.load("checkpoint/optimizer.bin")
+    assert_equal_states(saved, inner)
+
+
+FSDP_ON_CPU = """
+import accelerate.state as state, torch
+# Accelerate shards on accelerators alone; here two processes on a CPU are to pass for two of them.
+state.PartialState._prepare_backend = lambda self, *a, **k: ("gloo", state.DistributedType.MULTI_GPU)
+def set_device(self):
+    self.device = torch.device("cpu")
+state.PartialState.set_device = set_device
+"""
+FSDP_CHECKS = """
+from torch.distributed.tensor import DTensor
+assert accelerator.is_fsdp2
+assert type(optimizer.optimizer) is AdaTerm
+assert all(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"])
+assert {int(entry["step"]) for entry in optimizer.state.values()} == {32}, optimizer.state
+assert all(torch.tensor(losses).isfinite()) and sum(losses[-4:]) < sum(losses[:4]), losses
+local = lambda tensor: tensor.to_local() if isinstance(tensor, DTensor) else tensor
+kept = [{name: local(value).clone() for name, value in entry.items()} for entry in optimizer.state.values()]
+
+x, y = next(iter(loader))
+accelerator.backward(torch.nn.functional.mse_loss(model(x), y))
+optimizer.step()
+trust = torch.stack([seen.trust for seen in optimizer.optimizer.statistics().values()])
+both = [torch.empty_like(trust) for _ in range(2)]
+torch.distributed.all_gather(both, trust)
+assert torch.equal(*both), both  # a matter of whole tensors, not of shards
+assert {int(entry["step"]) for entry in optimizer.state.values()} == {33}
+
+accelerator.load_state("sharded")
+for entry, saved in zip(optimizer.state.values(), kept, strict=True):
+    assert all(torch.equal(local(value), saved[name]) for name, value in entry.items())
+accelerator.wait_for_everyone()
+accelerator.print("sharded and stepped")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_accelerate_fsdp2(tmp_path):
+    wanted("accelerate")
+    script = tmp_path / "sharded.py"
+    script.write_text(FSDP_ON_CPU + blocks("accelerate")[1] + FSDP_CHECKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "sharded and stepped" in done.stdout
+
+
+def test_lightning(execute):
+    wanted("lightning")
+    names = execute("lightning")
+    straight, resumed = names["trainer"], names["resumed"]
+    assert type(straight.optimizers[0]) is AdaTerm
+    assert steps(resumed.optimizers[0]) == {48}
+    assert straight.callback_metrics["loss"].isfinite()
+    saved = torch.load("half.ckpt")["optimizer_states"][0]
+    assert {int(entry["step"]) for entry in saved["state"].values()} == {24}
+    assert_equal_states(saved, names["first_half"].optimizers[0])
+
+
+def test_lightning_resumes_exactly_and_clips(execute):
+    wanted("lightning")
+    import lightning
+
+    norms = []
+
+    class Watch(lightning.Callback):
+        def on_train_start(self, trainer, module):
+            def look(*_):
+                norms.append(torch.nn.utils.get_total_norm([p.grad for p in module.parameters()]))
+
+            trainer.optimizers[0].register_step_post_hook(look)
+
+    names = execute("lightning")
+    make_trainer, loader, module = (names[name] for name in ("make_trainer", "loader", "Regression"))
+    first, second = module(), module()
+    second.load_state_dict(first.state_dict())
+    straight, half, resumed = make_trainer(6), make_trainer(3), make_trainer(6)
+    straight.callbacks.append(Watch())
+    straight.fit(first, loader)
+    half.fit(second, loader)
+    half.save_checkpoint("again.ckpt")
+    resumed.fit(module(), loader, ckpt_path="again.ckpt")
+    assert_equal_states(straight.optimizers[0], resumed.optimizers[0])
+    assert 0.999 < max(norms) < 1.001
+
+
+def test_lightning_clips_unless_fused_was_asked_for():
+    """What the page says of "16-mixed"."""
+    wanted("lightning")
+    wanted("numba", "'adaterm[cpu]'")
+    from lightning.pytorch.plugins.precision import MixedPrecision
+
+    plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    parameter.grad = torch.full((4,), 100.0)
+    plugin.clip_gradients(AdaTerm([parameter]), clip_val=1.0)
+    assert parameter.grad.norm() == pytest.approx(1.0, rel=1e-3)
+    with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
+        plugin.clip_gradients(AdaTerm([parameter], fused=True), clip_val=1.0)
+
+
+def test_timm(execute, monkeypatch):
+    wanted("timm", "--no-deps timm, or with torchvision: pip install timm")
+    if importlib.util.find_spec("torchvision") is None:
+        # timm.optim wants nothing of torchvision, but the package around it does: leave that out
+        bare, models = types.ModuleType("timm"), types.ModuleType("timm.models")
+        bare.__path__ = importlib.util.find_spec("timm").submodule_search_locations
+        models.group_parameters = None  # for layer_decay, which the page does not use
+        monkeypatch.setitem(sys.modules, "timm", bare)
+        monkeypatch.setitem(sys.modules, "timm.models", models)
+    names = execute("timm")
+    optimizer = names["optimizer"]
+    assert type(optimizer) is AdaTerm
+    assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.0, 0.05]
+    assert all(group["decoupled_weight_decay"] for group in optimizer.param_groups)
+    assert {group["init_scale"] for group in optimizer.param_groups} == {"gradient"}
+    assert steps(optimizer) == {20}
+    assert_learned(names["losses"])
+
+
+def test_stable_baselines3(execute):
+    wanted("stable_baselines3")
+    names = execute("stable-baselines3")
+    model, loaded = names["model"], names["loaded"]
+    for algorithm in (model, loaded):
+        assert type(algorithm.policy.optimizer) is AdaTerm
+        assert algorithm.policy.optimizer.param_groups[0]["lr"] == 3e-4
+    assert steps(model.policy.optimizer) == {4 * 2 * 10}  # rollouts, batches, epochs
+    assert steps(loaded.policy.optimizer) == {(4 + 2) * 2 * 10}
+    again = type(model).load("cartpole", device="cpu")
+    assert_equal_states(again.policy.optimizer, model.policy.optimizer)
+    assert loaded.num_timesteps == 512 + 256
+    assert all(parameter.isfinite().all() for parameter in loaded.policy.parameters())
+    assert {summary.steps for summary in names["monitor"].summary().values()} == {80}
+
+
+def test_torchao(execute):
+    wanted("torchao")
+    from torchao.optim import CPUOffloadOptimizer
+
+    parameters = inspect.signature(CPUOffloadOptimizer).parameters
+    assert list(parameters)[:2] == ["params", "optimizer_class"]
+    assert parameters["minimal_size"].default == 4096
+    assert parameters["kwargs"].kind is inspect.Parameter.VAR_KEYWORD
+    if not torch.cuda.is_available():
+        pytest.skip(f"the signature of torchao {version('torchao')} is as used; CPUOffloadOptimizer needs CUDA to run")
+    names = execute("torchao")
+    inner = [*names["optimizer"].optim_dict.values(), names["optimizer"].d_opt]
+    assert all(type(optimizer) is AdaTerm for optimizer in inner)
+    assert all(steps(optimizer) == {20} for optimizer in inner)
+    assert_learned(names["losses"])
+
+
+def test_every_page_is_in_the_index_and_tested():
+    index = (PAGES / "README.md").read_text()
+    tests = Path(__file__).read_text()
+    for page in PAGES.glob("*.md"):
+        if page.name != "README.md":
+            assert f"({page.name})" in index
+            assert f'execute("{page.stem}")' in tests
