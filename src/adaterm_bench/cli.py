@@ -95,8 +95,8 @@ def _run_parser(commands: Any, chosen: list[Found]) -> argparse.ArgumentParser:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found, missing = registry.built_in()
-    for it in registry.choose(arguments.experiments) if arguments.experiments else found.values():
+    found, missing = ({}, {}) if arguments.experiments else registry.built_in()
+    for it in registry.choose(arguments.experiments) or found.values():
         print(f"{it.kind.name}: {it.kind.title}")
         print(f"  methods: {', '.join(it.kind.methods)}")
         for preset, settings in it.kind.presets.items():

@@ -48,9 +48,9 @@ class Bench:
         return until(lambda: len(found := Store(self.out).done()) >= number and found)
 
 
-def until(condition):
+def until(condition, patience=PATIENCE):
     """Wait until something holds."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.02)

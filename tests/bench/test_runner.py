@@ -90,6 +90,17 @@ def test_a_killed_coordinator_loses_nothing_finished(bench):
     assert max(runs.values()) <= 2
 
 
+def test_workers_do_not_outlive_a_killed_coordinator(bench):
+    process = bench.start("--seeds", 2, "--sleep", 100)  # whose first sign of life comes after 10 seconds
+    until(lambda: len(bench.pids()) == 2 and all(bench.pids().values()))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
+    workers = [pid for pids in bench.pids().values() for pid in pids]
+    until(lambda: not any(map(alive, workers)), patience=5)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_interrupted_run_goes_on(bench, number, workers):

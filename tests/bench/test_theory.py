@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from pytest import approx
 
 from adaterm import AdaTerm
 from adaterm_bench.theory import Run, corollary, discounted, least_path, theorem, trivial
@@ -45,24 +44,24 @@ def test_theorem_as_printed(seed):
     g, v, tau = some_run(seed)
     found = theorem(Run.of(g, v, tau), 0.3, BETA, 1e-2, 2.0)
     expected = transcribed(g, v, tau, 0.3, BETA, 1e-2, 2.0)
-    assert found == approx(expected, rel=1e-12)
-    assert found.total == approx(sum(expected), rel=1e-12)
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert found.total == pytest.approx(sum(expected), rel=1e-12)
 
 
 def test_theorem_by_hand():
     run = Run.of(np.array([[2.0], [3.0]]), np.array([[4.0], [9.0]]), np.array([0.5, 0.25]))
     found = theorem(run, alpha=1.0, beta=0.5, eps=0.5, diameter=2.0)
-    assert found.last == approx(4 * math.sqrt(2) / (4 * 0.25) * 3)
-    assert found.path == approx((1 / 16 + 1 - 0.75) / (2 / 16) * 4 * 2)
-    assert found.recent == approx(0.25 / (0.5 / 16 * math.sqrt(2)) * (0.75 * 4 + 9))
-    assert found.history == approx((3 / 16 + 0.5) / (2 / 16) * 0.25 / (0.5 / 16) * 1.0 * 4)
+    assert found.last == pytest.approx(4 * math.sqrt(2) / (4 * 0.25) * 3)
+    assert found.path == pytest.approx((1 / 16 + 1 - 0.75) / (2 / 16) * 4 * 2)
+    assert found.recent == pytest.approx(0.25 / (0.5 / 16 * math.sqrt(2)) * (0.75 * 4 + 9))
+    assert found.history == pytest.approx((3 / 16 + 0.5) / (2 / 16) * 0.25 / (0.5 / 16) * 1.0 * 4)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_corollary_is_the_theorem_with_constant_rates(seed):
     g, v, tau = some_run(seed)
     run = Run.of(g, v, np.full_like(tau, 1.0 - BETA))
-    assert corollary(run, 0.3, BETA, 1e-2, 2.0) == approx(theorem(run, 0.3, BETA, 1e-2, 2.0), rel=1e-12)
+    assert corollary(run, 0.3, BETA, 1e-2, 2.0) == pytest.approx(theorem(run, 0.3, BETA, 1e-2, 2.0), rel=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 10.0, 1e4])
@@ -80,13 +79,13 @@ def test_second_term_grows_like_the_power_three_halves():
         g, v, tau = some_run(0, steps)
         found = theorem(Run.of(g, v, tau), 0.3, BETA, 1e-2, 2.0).path
         assert found >= least_path(steps, 3, 0.3, 1e-2, 2.0)
-    assert least_path(40_001, 3, 0.3, 1e-2, 2.0) == approx(8.0 * least_path(10_001, 3, 0.3, 1e-2, 2.0))
+    assert least_path(40_001, 3, 0.3, 1e-2, 2.0) == pytest.approx(8.0 * least_path(10_001, 3, 0.3, 1e-2, 2.0))
 
 
 def test_inequality_fails_if_the_third_sum_ends_before_the_last_step():
     """One step of the method from the worst corner, with a large step size."""
     point = torch.tensor([1.0], dtype=torch.float64)
-    optimizer = AdaTerm([point], lr=100.0, min_dof=math.inf)
+    optimizer = AdaTerm([point], lr=100.0, min_dof=math.inf, fused=False)
     point.grad = torch.ones_like(point)
     optimizer.step()
     v = optimizer.state[point]["exp_scale"].numpy()[None]
@@ -98,4 +97,4 @@ def test_inequality_fails_if_the_third_sum_ends_before_the_last_step():
 def test_discounted_sums_of_many_runs_are_those_of_each():
     squares, rates = np.random.default_rng(0).exponential(size=(7, 4)), np.array([1e-12, 1e-3, 0.1, 0.9])
     each = [sum((1 - rate) ** (6 - k) * squares[k, run] for k in range(7)) for run, rate in enumerate(rates)]
-    assert discounted(squares, rates) == approx(each, rel=1e-12)
+    assert discounted(squares, rates) == pytest.approx(each, rel=1e-12)

@@ -83,4 +83,4 @@ def _log_log(panel: Axes, title: str) -> None:
 def _frame(canvas: Figure, first: Axes, ylabel: str) -> None:
     canvas.supxlabel("number of losses $T$", fontsize=9)
     canvas.supylabel(ylabel, fontsize=9)
-    canvas.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    canvas.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)

@@ -23,15 +23,15 @@ FEWER = Bootstrap(resamples=2_000)
 
 TEXT = """
 Points in a box pay convex losses, and move by step sizes alpha / sqrt(t), as the theorem has it. The regret is what
-they paid more than the best fixed point in hindsight. In the stochastic problems half of the coordinates have no slope:
-there the best corner gains about sqrt(T) on everyone. "one in 3" and "one in 20" hide the slope in rare large
+they paid more than the best fixed point in hindsight. In the linear problems with noise half of the coordinates have no
+slope: there the best corner gains about sqrt(T) on everyone. "one in 3" and "one in 20" hide the slope in rare large
 gradients: what a robust method takes for outliers is then all there is to learn.
 
 The inequalities hold, and say nothing. As x^2 + y^2 >= 2xy, the printed bound is at least
 D (|g_1| + … + |g_T|) / sqrt(1 - beta), for every problem, T, alpha and epsilon, and no sequence of points in the box,
 learned or not, has a regret above D (|g_1| + … + |g_T|): the trivial bound. The printed bound is not O(sqrt(T)) either:
-the scale never falls below epsilon^2, so that its second term grows at least like T^(3/2). A proof that the regret is
-O(sqrt(T)) would need further assumptions: on "one in 3" and "one in 20" AdaTerm's regret is that of the worst corner.
+the scale never falls below epsilon^2, so that its second term grows at least like T^(3/2). Whether the regret itself is
+O(sqrt(T)) is then open, and what the growth exponents are for.
 """
 
 
@@ -54,13 +54,14 @@ def section(results: list[Result]) -> Section:
     """Growth of regret and bounds, and the claims on them."""
     runs = _gathered(results)
     grown = {key: exponent(*run.late("regret")) for key, run in runs.items()}
+    bounded = any(method in BOUNDED for _, method in runs)
     return Section(
         "Regret and its bounds",
         TEXT.strip(),
-        tables=[_growth_table(grown), _regret_table(runs), _bound_table(runs)],
+        tables=[_growth_table(grown), _regret_table(runs), *([_bound_table(runs)] if bounded else [])],
         figures=[
             Figure("Regret", lambda: draw_regret(_means(runs)), "Means over seeds; dotted: growth like sqrt(T)."),
-            Figure("The bounds and their terms", lambda: draw_bounds(_means(runs)), "Means over seeds."),
+            *([Figure("The bounds and their terms", lambda: draw_bounds(_means(runs)), "Means over seeds.")] * bounded),
         ],
         claims=[*_claims_on_bounds(runs), *_claims_on_growth(grown)],
     )

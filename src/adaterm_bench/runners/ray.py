@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import secrets
 import time
 from contextlib import suppress
 from typing import Any
@@ -23,13 +24,16 @@ class Ray:
     """A cluster: the one at an address, or one on this machine that lives as long as this."""
 
     def __init__(self, address: str | None, device: str, workers: int, cpus: float, gpus: float) -> None:
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
+        own = address is None and "RAY_ADDRESS" not in os.environ
+        if own and "RAY_AUTH_MODE" not in os.environ:
+            # Its ports are open to the network. A token given so is not written into the home folder, as Ray's own is.
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         try:
             self._ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise MissingError("Ray is not installed: pip install 'adaterm[ray]'") from error
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if address is None and "RAY_ADDRESS" not in os.environ:
+        if own:
             options |= {"address": "local", "num_cpus": workers * cpus, "include_dashboard": False}
         else:
             options["address"] = address
