@@ -1,4 +1,4 @@
-"""What an experiment is: settings with the paper's values as defaults, a grid of trials, and how to run and show them."""
+"""What an experiment is: settings with the paper's values as defaults, trials, and how to run and show them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
