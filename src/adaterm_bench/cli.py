@@ -1,6 +1,7 @@
 """The command `adaterm-bench`."""
 
 import argparse
+import os
 import shlex
 import signal
 import sys
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _command(words: list[str]) -> int:

@@ -1,8 +1,10 @@
 """A results directory: finished batches are whole files or nothing, so nothing that was finished is ever lost."""
 
+import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -21,7 +23,7 @@ class StoreError(Exception):
 class Store:
     """Results, failures and plans in one directory, which is made when something is first written.
 
-    `results/*.jsonl` hold a batch each: a line with the format and the checksum of the rest, a line with the
+    `results/*.jsonl.gz` hold a batch each: a line with the format and the checksum of the rest, a line with the
     provenance, and a line per trial.
     """
 
@@ -52,7 +54,7 @@ class Store:
         ]
         if results:
             keys = " ".join(it.trial.key for it in results)
-            name = f"{results[0].trial.experiment}-{hashlib.sha256(keys.encode()).hexdigest()[:32]}.jsonl"
+            name = f"{results[0].trial.experiment}-{hashlib.sha256(keys.encode()).hexdigest()[:32]}.jsonl.gz"
             path = self.path / "results" / name
             self._write(path, _text(results, provenance))
             self._read.add(path)
@@ -106,16 +108,18 @@ class Store:
         return self.path / "failures" / f"{key}.json"
 
     def _refresh(self) -> None:
-        for path in sorted(set((self.path / "results").glob("*.jsonl")) - self._read):
+        for path in sorted(set((self.path / "results").glob("*.jsonl.gz")) - self._read):
             self._read.add(path)
             for result in self._load(path):
                 self._results.setdefault(result.trial.key, result)
 
     def _load(self, path: Path) -> list[Result]:
         try:
-            head, _, rest = path.read_bytes().partition(b"\n")
+            head, _, rest = gzip.decompress(path.read_bytes()).partition(b"\n")
         except FileNotFoundError:  # another process has set it aside
             return []
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            return self._set_aside(path, "it is damaged")
         try:
             header = json.loads(head)
             version, checksum = header["format"], header["sha256"]
@@ -187,4 +191,4 @@ def _text(results: Iterable[Result], provenance: dict[str, Any]) -> bytes:
     lines = [{"key": it.trial.key, "trial": asdict(it.trial), "outcome": it.outcome} for it in results]
     rest = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in [provenance, *lines]).encode()
     header = {"format": FORMAT, "sha256": hashlib.sha256(rest).hexdigest()}
-    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + rest
+    return gzip.compress(json.dumps(header, separators=(",", ":")).encode() + b"\n" + rest, mtime=0)

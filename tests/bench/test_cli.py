@@ -1,5 +1,6 @@
 """The command line says what there is, what was wrong, and what a results directory holds."""
 
+import gzip
 import io
 from typing import Literal
 
@@ -113,7 +114,7 @@ def test_status_counts_per_method(tmp_path):
     assert "failed 2 times: toy fails {'noise': 0.5} seed 1: RuntimeError: seed 1 fails on purpose" in text
     assert text.splitlines()[-1].startswith("3 results, 0.0 MB in ")
 
-    lost = next(path for path in (bench.out / "results").iterdir() if '"steady"' in path.read_text())
+    lost = next(path for path in (bench.out / "results").iterdir() if b'"steady"' in gzip.decompress(path.read_bytes()))
     lost.unlink()
     assert ["toy", "(quick)", "steady", "1", "0", "1"] in [
         line.split() for line in command("status", bench.out)[1].splitlines()

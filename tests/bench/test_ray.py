@@ -1,5 +1,6 @@
 """The same batches on a cluster: every trial is done once, though nodes are lost."""
 
+import gzip
 import os
 import signal
 from collections import Counter
@@ -21,8 +22,8 @@ def bench(tmp_path):
 
 def stored(store):
     """How often each trial is in the files."""
-    files = (store.path / "results").glob("*.jsonl")
-    return Counter(line.split('"key":"')[1][:32] for path in files for line in path.read_text().splitlines()[2:])
+    files = (store.path / "results").glob("*.jsonl.gz")
+    return Counter(line.split('"key":"')[1][:32] for path in files for line in gzip.open(path, "rt").readlines()[2:])
 
 
 def test_a_cluster_of_its_own(bench):

@@ -1,6 +1,7 @@
 """Results are whole or not there, and what is there is what was put in."""
 
 import errno
+import gzip
 import json
 import math
 import os
@@ -27,8 +28,12 @@ def store(tmp_path):
 
 
 def the_file(store):
-    (path,) = (store.path / "results").glob("*.jsonl")
+    (path,) = (store.path / "results").glob("*.jsonl.gz")
     return path
+
+
+def change(path, old, new):
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(old, new)))
 
 
 def test_results_come_back_as_they_were(store):
@@ -41,7 +46,7 @@ def test_results_come_back_as_they_were(store):
 
 
 def test_a_file_says_what_it_is(store):
-    header, provenance, *trials = map(json.loads, the_file(store).read_text().splitlines())
+    header, provenance, *trials = map(json.loads, gzip.decompress(the_file(store).read_bytes()).splitlines())
     assert header["format"] == 1
     assert provenance == WHERE
     assert [it["key"] for it in trials] == [trial.key for trial in TRIALS]
@@ -76,7 +81,7 @@ def test_half_a_file_does_not_count(store):
 
 def test_a_changed_byte_is_noticed(store):
     path = the_file(store)
-    path.write_bytes(path.read_bytes().replace(b'"value":0.0', b'"value":5.0'))
+    change(path, b'"value":0.0', b'"value":5.0')
     damaged = Store(store.path)
     assert damaged.results() == []
     assert "checksum" in damaged.corrupt[0]
@@ -85,14 +90,14 @@ def test_a_changed_byte_is_noticed(store):
 
 def test_another_format_is_refused_and_kept(store):
     path = the_file(store)
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    change(path, b'"format":1', b'"format":2')
     with pytest.raises(StoreError, match="format 2"):
         Store(store.path).done()
     assert path.exists()
 
 
 def test_what_a_killed_process_had_begun_is_nothing(store):
-    begun = store.path / "results" / "toy-0.jsonl.123.tmp"
+    begun = store.path / "results" / "toy-0.jsonl.gz.123.tmp"
     begun.write_bytes(b"half")
     again = Store(store.path)
     assert len(again.done()) == 3
@@ -133,7 +138,7 @@ store.add([replace(TRIALS[0], seed=7)], [{{}}], {{}})
     again.sweep()
     assert len(again.done()) == finished
     assert again.corrupt == []
-    assert {path.suffix for path in (store.path / "results").iterdir()} == {".jsonl"}
+    assert {path.suffix for path in (store.path / "results").iterdir()} == {".gz"}
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])

@@ -1,6 +1,7 @@
 """An experiment that does nothing but what the tests of the machinery need: wait, fail, die, and say that it ran."""
 
 import os
+import random
 import signal
 import time
 from dataclasses import dataclass
@@ -39,11 +40,10 @@ class Toy(Experiment):
             self._one(trial, progress)
         if trials[0].method == "strange":
             return [{"value": object()} for _ in trials]
-        size = 100_000 if trials[0].method == "bulky" else 1
+        draw = random.Random(0)
+        values = [draw.random() for _ in range(100_000)] if trials[0].method == "bulky" else [float("nan")]
         threads = os.environ.get("OMP_NUM_THREADS")
-        return [
-            {"value": self.level * trial.seed, "list": [float("nan")] * size, "threads": threads} for trial in trials
-        ]
+        return [{"value": self.level * trial.seed, "list": values, "threads": threads} for trial in trials]
 
     def _one(self, trial, progress):
         runs = Path(self.log) / f"{trial.method}-{trial.seed}-{trial.key}"
