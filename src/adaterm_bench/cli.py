@@ -83,6 +83,7 @@ def _run_parser(commands: Any, chosen: list[Found]) -> argparse.ArgumentParser:
     parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="a name, `all`, a .py file or a module")
     parser.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)}; quick by default")
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="all if not given")
+    parser.add_argument("--with", dest="plugins", nargs="+", default=[], metavar="FILE", help="that register methods")
     parser.add_argument("--seeds", help="a number n for 0 to n-1, or a list or range: 1,5 or 3-7")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results are kept")
     parser.add_argument("--device", default="cpu", help="such as cuda; workers share a list: cuda:0,cuda:1")
@@ -143,7 +144,8 @@ def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -
 
 def _orders(arguments: argparse.Namespace, chosen: list[Found]) -> list[Order]:
     methods = [word for words in arguments.methods or [] for word in words.split(",")]
-    known = list(dict.fromkeys(method for found in chosen for method in found.kind.methods))
+    plugins, added = _plugged(arguments.plugins)
+    known = [*dict.fromkeys(method for found in chosen for method in found.kind.methods), *added]
     for method in methods:
         if method not in known:
             raise UsageError(f"No method {method!r}. {nearest(method, known)}")
@@ -153,9 +155,21 @@ def _orders(arguments: argparse.Namespace, chosen: list[Found]) -> list[Order]:
         experiment, label = build(found.kind, arguments.preset, given(arguments))
         if seeds is not None:
             experiment = replace(experiment, seeds=len(seeds))
-        own = [method for method in found.kind.methods if method in methods or not methods]
-        orders.append(Order(found.source, experiment, own, seeds, label))
+        all_methods = dict.fromkeys([*found.kind.methods, *added])
+        own = [method for method in all_methods if method in methods or not methods]
+        orders.append(Order(found.source, experiment, own, seeds, label, plugins))
     return orders
+
+
+def _plugged(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
+    """The files that register methods, imported, and the names they registered."""
+    if not words:
+        return (), []
+    from adaterm_bench import methods  # needs torch, which listing and status do not
+
+    before = methods.known()
+    sources = tuple(map(registry.plugin, words))
+    return sources, [name for name in methods.known() if name not in before]
 
 
 def _seeds(text: str) -> list[int]:

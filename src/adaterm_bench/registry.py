@@ -39,13 +39,30 @@ def built_in() -> tuple[dict[str, Found], dict[str, str]]:
 
 def in_source(source: str) -> dict[str, Found]:
     """The experiments that a file or module defines, by name."""
-    module = _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    module = imported(source)
     kinds = [
         kind
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, Experiment) and not inspect.isabstract(kind) and kind.__module__ == module.__name__
     ]
     return {kind.name: Found(source, kind) for kind in kinds}
+
+
+def imported(source: str) -> ModuleType:
+    """The module of a file, or of a name."""
+    return _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+
+
+def plugin(word: str) -> str:
+    """Import a file or module that registers methods; where another process finds it."""
+    source = str(Path(word).resolve()) if word.endswith(".py") else word
+    try:
+        imported(source)
+    except ModuleNotFoundError as error:
+        if error.name not in (Path(source).stem, source):
+            raise  # it is there, and something it needs is not
+        raise NotFoundError(f"There is no file or module {word}.") from error
+    return source
 
 
 def choose(words: list[str]) -> list[Found]:

@@ -18,9 +18,10 @@ COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 KNOWN = (
-    *("adaterm", "adam", "tadam", "atadam", "adabelief", "radam", "adamw"),
-    *("adatermnoadaptiveness", "adamwclip", "tadamw", "zclip", "adagc", "stableadamw", "sgd"),
-    *("adatermfixeddof", "stablespam", "spam", "adopt", "lion", "schedulefree", "muon"),
+    *("adaterm", "adam", "tadam", "atadam", "adabelief", "radam", "amsgrad"),
+    *("adaterm2", "noadaptiveness", "atadamaspublished", "tadamaspublished", "norobustness", "largeinit", "adamw"),
+    *("adatermgradientinit", "adatermuncentered", "adatermadabias", "adatermuncenteredadabias", "tadabelief"),
+    *("atadabelief", "adamwclip", "tadabeliefaspublished", "atadabeliefaspublished", "sgd"),
 )
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",

@@ -11,7 +11,7 @@ from typing import Any
 
 from adaterm_bench.experiment import Experiment, Progress
 from adaterm_bench.provenance import provenance
-from adaterm_bench.registry import in_source
+from adaterm_bench.registry import imported, in_source
 from adaterm_bench.trial import Trial, canonical
 
 
@@ -24,6 +24,7 @@ class Batch:
     settings: dict[str, Any]
     trials: list[Trial]
     origin: dict[str, Any]  # the commit and the command
+    plugins: tuple[str, ...] = ()  # files and modules that register methods
 
     @cached_property
     def key(self) -> str:
@@ -50,6 +51,7 @@ class Order:
     methods: Sequence[str]
     seeds: Sequence[int] | None
     label: str  # the preset and what was changed of it
+    plugins: tuple[str, ...] = ()
 
     @cached_property
     def trials(self) -> list[Trial]:
@@ -64,7 +66,7 @@ class Order:
                 groups.setdefault(self.experiment.together(trial), {})[trial.key] = trial
         settings = self._settings()
         return [
-            Batch(self.source, self.experiment.name, settings, list(trials.values()), origin)
+            Batch(self.source, self.experiment.name, settings, list(trials.values()), origin, self.plugins)
             for trials in groups.values()
         ]
 
@@ -92,6 +94,8 @@ def attempt(batch: Batch, device: str, progress: Progress) -> Attempt:
     """Run a batch in this process; whatever it raises is part of what this returns."""
     start = time.perf_counter()
     try:
+        for source in batch.plugins:
+            imported(source)
         experiment = in_source(batch.source)[batch.name].kind(**batch.settings)
         outcomes = experiment.run(batch.trials, device, progress)
         if len(outcomes) != len(batch.trials):

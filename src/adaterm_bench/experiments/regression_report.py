@@ -24,7 +24,7 @@ def section(results: list[Result]) -> Section:
         "A curve is learnt in one pass over samples, of which a share has noise with a Student's t-distribution of one "
         "degree of freedom. The error is the mean square over the curve without noise. Medians are shown: with such "
         "tails the means say little.",
-        tables=[_table("Test error", errors), _table("Median degrees of freedom of the tensors", dofs)],
+        tables=[_table("Test error", errors), _table("Median degrees of freedom of the tensors", dofs, 4)],
         figures=[
             _against("Test error", errors, "mean square error", MAIN),
             _against("Test error of AdaTerm's variants", errors, "mean square error", _variants(errors)),
@@ -61,14 +61,15 @@ def _variants(grid: Grid) -> tuple[str, ...]:
     return tuple(method for method in grid.values if method.startswith(("AdaTerm", "No ", "Large")))
 
 
-def _table(title: str, grid: Grid) -> Table:
+def _table(title: str, grid: Grid, digits: int = 2) -> Table:
     rows = []
     for method, values in grid.values.items():
         cells = []
         for level in values:
             low, middle, high = (float(it) for it in quartiles(level))
             diverged = mean_std(level).diverged
-            cells.append(f"{middle:.2g} ({low:.2g} to {high:.2g})" + (f", {diverged} diverged" if diverged else ""))
+            lost = f", {diverged} diverged" if diverged else ""
+            cells.append(f"{middle:.{digits}g} ({low:.{digits}g} to {high:.{digits}g})" + lost)
         rows.append([method, *cells])
     note = f"Median and quartiles of {len(grid.seeds)} trials."
     return Table(title, ["method", *(f"{level:.0%}" for level in grid.levels)], rows, note)
@@ -115,6 +116,9 @@ def _on_par(grid: Grid) -> list[Claim]:
 def _dof_falls(grid: Grid) -> list[Claim]:
     if "AdaTerm" not in grid.values or len(grid.levels) < 2:
         return []
-    estimate, low, high, *_ = trend(grid.levels, grid.values["AdaTerm"])
+    values = grid.values["AdaTerm"]
+    estimate, low, high, *_ = trend(grid.levels, values)
+    first, last = (float(median(it)) for it in (values[0], values[-1]))
+    note = f"From {first:.4f} to {last:.4f}: in so short a run they hardly leave their least value, which is 1."
     text = "AdaTerm's degrees of freedom fall as the share of noisy samples rises."
-    return [Claim(text, "rank correlation of noise and dof, with its sign turned", -estimate, -high, -low)]
+    return [Claim(text, "rank correlation of noise and dof, with its sign turned", -estimate, -high, -low, note=note)]
