@@ -59,7 +59,7 @@ class NoisySearch(Experiment):
 
     name: ClassVar[str] = "test_functions"
     title: ClassVar[str] = "Test functions"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     methods: ClassVar[tuple[str, ...]] = tuple(PAPER)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 3, "steps": 200, "noises": (0.0, 0.15)},
@@ -73,7 +73,7 @@ class NoisySearch(Experiment):
     steps: int = setting(15_000, "updates")
     lr: float = setting(0.01, "learning rate")
     width: float = setting(0.1, "wrong gradients are taken at most so far away, in each variable")
-    kept: int = setting(400, "points of the path that are kept, for the first seed")
+    kept: int = setting(400, "at most so many points of the first seed's path are kept, most of them early ones")
 
     def conditions(self) -> list[dict[str, Any]]:
         """A function and a noise level."""
@@ -89,12 +89,12 @@ class NoisySearch(Experiment):
         point = torch.tensor(start, dtype=torch.float64, device=device).repeat(len(trials), 1)
         tested = stepper(trials[0].method, [point], self.lr)
         shifts = self._shifts(trials, device)
-        stride, path = max(1, self.steps // self.kept), [point.clone()]
+        marks, path = set(np.geomspace(1, self.steps, self.kept).round().astype(int).tolist()), [point.clone()]
         for step in range(self.steps):
             at = point + shifts[step]
             point.grad = torch.stack(gradient(at[:, 0], at[:, 1]), 1)
             tested.step()
-            if (step + 1) % stride == 0:
+            if step + 1 in marks:
                 path.append(point.clone())
                 progress((step + 1) / self.steps)
         distances = (point - point.new_tensor(optimum)).norm(dim=1).tolist()

@@ -1,6 +1,7 @@
 """What the report shows of the test functions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +31,8 @@ SURFACES: dict[
     ),
 }
 """Each function, its minimum, and the part of the plane that is shown."""
+LEAST = 1e-10
+FAR = 1000.0  # the distance from which a search counts as diverged
 MISSED = 0.1  # the distance from which a minimum counts as missed
 
 
@@ -44,7 +47,7 @@ def section(results: list[Result]) -> Section:
         "figures of these results, and no numbers. Errors are distances to the minimum after the last step.",
         tables=[_table(name, grid) for name, grid in errors.items()],
         figures=[
-            *(_against(f"Error on {name}", grid, "distance to the minimum") for name, grid in errors.items()),
+            *(_errors(name, grid) for name, grid in errors.items()),
             *(_against(f"Degrees of freedom on {name}", grid, "final dof") for name, grid in dofs.items()),
             *(figure for name in present for figure in _paths(name, results)),
         ],
@@ -53,19 +56,40 @@ def section(results: list[Result]) -> Section:
 
 
 def _table(name: str, grid: Grid) -> Table:
-    rows = []
-    for method, values in grid.values.items():
-        spreads = [mean_std(level) for level in values]
-        rows.append([method, *(f"{it.mean:.2g} ± {it.std:.1g}" for it in spreads)])
-    note = f"Mean and standard deviation of {len(grid.seeds)} trials."
-    return Table(f"{name}: error", ["method", *(f"{level:.1%} noise" for level in grid.levels)], rows, note)
+    rows = [[method, *map(_cell, values)] for method, values in grid.values.items()]
+    note = (
+        f"Mean and standard deviation of {len(grid.seeds)} trials, without those that diverged: that ended more than "
+        f"{FAR:g} away."
+    )
+    if "RAdam" in grid.values and not (grid.values["RAdam"] <= FAR).all():
+        note += " RAdam does, because its first steps are not scaled, and the slope is steep here."
+    return Table(f"{name}: error", ["method", *(f"{level:.3g} %" for level in _percent(grid))], rows, note)
+
+
+def _cell(values: Values) -> str:
+    """Mean and standard deviation, without the latter where all trials are the same."""
+    mean, std, finished, diverged = mean_std(np.where(values > FAR, np.nan, values))
+    found = [f"{diverged} diverged"] if diverged else []
+    if finished:
+        found.insert(0, f"{mean:.2g} ± {std:.1g}" if std > 1e-9 * mean else f"{mean:.2g}")
+    return ", ".join(found)
+
+
+def _percent(grid: Grid) -> list[float]:
+    return [round(100.0 * level, 6) for level in grid.levels]
 
 
 def _against(title: str, grid: Grid, ylabel: str) -> Figure:
     shown = {method: grid.values[method] for method in MAIN if method in grid.values}
-    percent = [100.0 * level for level in grid.levels]
+    percent = _percent(grid)
     caption = "Lines: medians over trials; bands: quartiles."
     return Figure(title, lambda: figures.against_noise(percent, shown, ylabel, xlabel="noise, %"), caption)
+
+
+def _errors(name: str, grid: Grid) -> Figure:
+    shown = {method: np.where(it > FAR, np.inf, np.maximum(it, LEAST)) for method, it in grid.values.items()}
+    figure = _against(f"Error on {name}", grid._replace(values=shown), "distance to the minimum")
+    return replace(figure, caption=f"{figure.caption} Crosses: diverged. Errors below {LEAST:g} are drawn there.")
 
 
 def _paths(name: str, results: list[Result]) -> list[Figure]:
@@ -78,12 +102,12 @@ def _paths(name: str, results: list[Result]) -> list[Figure]:
     levels = sorted({noise for _, noise in found})
     chosen = [(method, noise) for noise in sorted({*levels[:1], *levels[-1:]}) for method in ON_PATHS]
     paths = {
-        f"{method}, {noise:.0%} noise": found[method, noise] for method, noise in chosen if (method, noise) in found
+        f"{method}\n{noise:.0%} noise": found[method, noise] for method, noise in chosen if (method, noise) in found
     }
     if not paths:
         return []
     surface, optimum, limits = SURFACES[name]
-    caption = "The first seed's path, from its blue start to its orange end; the star is the minimum."
+    caption = "The first seed's path; the colour is the logarithm of the step. The star is the minimum."
     return [
         Figure(
             f"Paths on {name}",
