@@ -53,6 +53,8 @@ def _command(words: list[str]) -> int:
     listing.set_defaults(act=_list)
     # The experiments come first, for they decide which flags there are.
     leading = words[1 : next((i for i, it in enumerate(words) if it.startswith("-")), None)]
+    if words[:1] == ["run"] and words[1:] and not leading and not {"-h", "--help"} & set(words):
+        raise UsageError("Name the experiments before the options: adaterm-bench run EXPERIMENT... --preset quick")
     chosen = registry.choose(leading) if words[:1] == ["run"] else []
     running = _run_parser(commands, chosen)
     running.set_defaults(act=lambda arguments: _run(arguments, chosen, words))
@@ -83,9 +85,13 @@ def _run_parser(commands: Any, chosen: list[Found]) -> argparse.ArgumentParser:
     parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="a name, `all`, a .py file or a module")
     parser.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)}; quick by default")
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="all if not given")
-    parser.add_argument("--with", dest="plugins", nargs="+", default=[], metavar="FILE", help="that register methods")
+    parser.add_argument(
+        "--with", dest="plugins", nargs="+", default=[], metavar="FILE", help="files or modules that register methods"
+    )
     parser.add_argument("--seeds", help="a number n for 0 to n-1, or a list or range: 1,5 or 3-7")
-    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results are kept")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="where results are kept; out by default"
+    )
     parser.add_argument("--device", default="cpu", help="such as cuda; workers share a list: cuda:0,cuda:1")
     parser.add_argument(
         "--workers", type=int, help="processes; 0 runs in this one; as many as cores or GPUs if not given"
@@ -148,8 +154,11 @@ def _orders(arguments: argparse.Namespace, chosen: list[Found]) -> list[Order]:
     known = [*dict.fromkeys(method for found in chosen for method in found.kind.methods), *added]
     for method in methods:
         if method not in known:
-            raise UsageError(f"No method {method!r}. {nearest(method, known)}")
+            hint = "" if arguments.plugins else " A method of your own needs --with FILE."
+            raise UsageError(f"No method {method!r}. {nearest(method, known)}{hint}")
     seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
+    if seeds == []:
+        raise UsageError(f"--seeds {arguments.seeds} means none: give a number above 0, or a list or range such as 3-7")
     orders = []
     for found in chosen:
         experiment, label = build(found.kind, arguments.preset, given(arguments))
@@ -184,6 +193,8 @@ def _seeds(text: str) -> list[int]:
 
 
 def _pool(arguments: argparse.Namespace) -> Pool:
+    if arguments.workers is not None and arguments.workers < 0:
+        raise UsageError(f"--workers {arguments.workers}: this must be 0, for none but this process, or more")
     devices = arguments.device.split(",")
     on_gpu = devices[0].startswith("cuda")
     workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.cores()

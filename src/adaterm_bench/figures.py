@@ -170,6 +170,9 @@ def _bands(
     axes: Axes, x: Values, bands: Mapping[str, tuple[Values, Values, Values]], better: Better, markers: bool
 ) -> None:
     """Lines, bands and names; what is infinite is drawn at the edge, where limits are those of the finite values."""
+    if not bands or not len(x):
+        axes.text(0.5, 0.5, "no results", transform=axes.transAxes, ha="center")
+        return
     finite = np.concatenate([[it for it in np.ravel(band) if np.isfinite(it)] for band in bands.values()] or [[]])
     if finite.size:
         axes.update_datalim([(x[0], finite.min()), (x[-1], finite.max())])

@@ -7,7 +7,7 @@ from math import floor, inf, isfinite, isnan, log10
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from adaterm_bench.trial import Result
+from adaterm_bench.trial import Result, canonical
 
 Verdict = Literal["reproduced", "not reproduced", "undecided"]
 
@@ -169,7 +169,8 @@ def origins(results: list[Result]) -> Section:
 
 
 def _amounts(results: list[Result]) -> list[str]:
-    seconds = [float(it.provenance.get("seconds") or 0.0) for it in results]
+    batches = {canonical(it.provenance): it.provenance for it in results}  # all trials of a batch have its seconds
+    seconds = [float(it.get("seconds") or 0.0) for it in batches.values()]
     dates = sorted(str(it.provenance["date"])[:10] for it in results if it.provenance.get("date"))
     return [
         ", ".join(str(it) for it in sorted({it.trial.version for it in results})),

@@ -163,7 +163,7 @@ def test_markdown_holds_what_was_said_and_nothing_else(folder):
 
 def test_where_the_results_come_from(folder):
     text = (folder / "report.md").read_text()
-    assert "| regression | 1 | 4 | 1 | 0\u20132, 5 | 6.00 min | 2026-01-02 | 2026-01-02 |" in text
+    assert "| regression | 1 | 4 | 1 | 0\u20132, 5 | 1.50 min | 2026-01-02 | 2026-01-02 |" in text
     assert "| Software | torch 2.13 | 4 |" in text
     assert "| Device | not recorded | 1 |" in text
 

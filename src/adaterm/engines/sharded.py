@@ -60,7 +60,8 @@ def refuse_flat(stepped: list[Tensor], all_params: list[Tensor], given: set[int]
     if any(getattr(parameter, "_is_flat_param", False) for parameter in stepped):
         raise RuntimeError(
             "this is a flat parameter of FSDP1, into which it merges tensors, and a distance is the mean over one "
-            "tensor: shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+            "tensor: shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead, or, where nothing is "
+            "sharded (ShardingStrategy.NO_SHARD), use use_orig_params=True"
         )
     cut = [parameter for parameter in all_params if getattr(parameter, "_fsdp_flattened", False)]
     if cut and all(parameter.dim() < 2 for parameter in cut):  # what FSDP1 cuts is 1-D, and the rest has its shape

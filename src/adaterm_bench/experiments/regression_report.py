@@ -76,7 +76,7 @@ def _table(title: str, grid: Grid, digits: int = 2) -> Table:
 
 
 def _against(title: str, grid: Grid, ylabel: str, methods: tuple[str, ...]) -> Figure:
-    shown = {method: grid.values[method] for method in methods if method in grid.values}
+    shown = {method: it for method, it in grid.values.items() if method in methods or method not in PAPER}
     percent = [100.0 * level for level in grid.levels]
     return Figure(
         title,

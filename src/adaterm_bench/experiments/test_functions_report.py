@@ -80,7 +80,7 @@ def _percent(grid: Grid) -> list[float]:
 
 
 def _against(title: str, grid: Grid, ylabel: str) -> Figure:
-    shown = {method: grid.values[method] for method in MAIN if method in grid.values}
+    shown = {method: it for method, it in grid.values.items() if method in MAIN or method not in PAPER}
     percent = _percent(grid)
     caption = "Lines: medians over trials; bands: quartiles."
     return Figure(title, lambda: figures.against_noise(percent, shown, ylabel, xlabel="noise, %"), caption)

@@ -31,7 +31,7 @@ class Ray:
         try:
             self._ray: Any = importlib.import_module("ray")
         except ImportError as error:
-            raise MissingError("Ray is not installed: pip install 'adaterm[ray]'") from error
+            raise MissingError("Ray is not installed: pip install '.[ray]' in a clone of adaterm") from error
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if own:
             options |= {"address": "local", "num_cpus": workers * cpus, "include_dashboard": False}
