@@ -86,7 +86,8 @@ class RobustOptimizer(Optimizer):
         plans = [self._recalled(index) or self._planned(group) for index, group in enumerate(self.param_groups)]
         repeated = all(isinstance(plan, Known) for plan in plans)  # which none is where anything is sharded
         if not repeated and any(map(is_sharded, self._all())):
-            self._step_together([self._planned(group) for group in self.param_groups])
+            pairs = zip(self.param_groups, plans, strict=True)
+            self._step_together([self._planned(group) if isinstance(plan, Known) else plan for group, plan in pairs])
         elif self._is_rehearsal(None):
             self._rehearse(plans)
         elif not self._begins_badly(plans):
@@ -155,7 +156,7 @@ class RobustOptimizer(Optimizer):
             return False
         for group in self.param_groups:
             lr = group["lr"]
-            if not (lr.is_cpu if isinstance(lr, Tensor) else True) or lr != 0.0:
+            if (isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0.0:
                 return False
         sums = {
             position: local_gradient(parameter, parameter.grad).abs().sum().real
@@ -179,17 +180,6 @@ class RobustOptimizer(Optimizer):
 
     def _all(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
-
-    def _was_rehearsal(self) -> bool:
-        """Whether this first step was one with lr 0 and gradients of 0, such as torch's checkpoints take to make state.
-
-        The next one is then the first, unless a state is loaded before it.
-        """
-        lrs = [group["lr"] for group in self.param_groups]
-        if any((not lr.is_cpu) if isinstance(lr, Tensor) else lr for lr in lrs):
-            return False
-        found = [statistics[0] for _, reports in self._last.reports for _, statistics in reports]
-        return not any(map(bool, lrs)) and not any(bool(distance.any()) for distance in found)
 
     def _begins_badly(self, plans: list[Any]) -> bool:
         """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""

@@ -12,7 +12,7 @@ from bench_command import Bench, until
 
 from adaterm_bench.store import Store
 
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'adaterm[ray]'")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'")
 
 
 @pytest.fixture

@@ -129,10 +129,10 @@ class Bucket:
         key = (names, variant, *(it if it is None else it.dtype for it in given))
         lr, scale, found = (self.coefficients if it is None else it for it in given)
         count = self.coefficients.shape[0]
-        table, results = (self.table, self.coefficients), (self.statistics,)
+        table, seen = (self.table, self.coefficients), self.statistics
         arguments = {
-            "gauge": (self.owners, *table, self.parts, self.counters, *results, self.totals, count, lr, scale, found),
-            "weigh": (*table, *results, self.whole, count, lr, found),
+            "gauge": (self.owners, *table, self.parts, self.counters, seen, self.totals, count, lr, scale, found),
+            "weigh": (*table, seen, self.whole, count, lr, found),
             "move": (self.owners, *table, lr, scale, found),
         }
         arguments["add_up"] = arguments["gauge"]
@@ -140,9 +140,9 @@ class Bucket:
             for name, (launch, flags) in zip(names, self.launches[key], strict=True):
                 launch(*(it if isinstance(it, int) else it.data_ptr() for it in arguments[name]), *flags)
             return
-        self.launches[key] = [self._compiled(job, name, variant, arguments[name]) for name in names]
-        if interpreted:
-            del self.launches[key]
+        compiled = [self._compiled(job, name, variant, arguments[name]) for name in names]
+        if not interpreted:
+            self.launches[key] = compiled
 
     def _compiled(self, job: Job, name: str, variant: tuple[bool, ...], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
         """Launch a kernel as Triton does, and keep what it compiled: its own way there costs more than all the rest."""

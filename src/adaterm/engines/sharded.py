@@ -33,8 +33,8 @@ def local(tensor: Tensor) -> Tensor:
     """The part of a tensor on this rank; no other than the tensor itself, unless it is sharded."""
     if not is_sharded(tensor):
         return tensor
-    part: Any = tensor._local_tensor  # type: ignore[attr-defined]  # what `to_local` gives without autograd, faster
-    return part.wait() if hasattr(part, "wait") else part  # type: ignore[no-any-return]
+    found: Any = tensor._local_tensor  # type: ignore[attr-defined]  # what `to_local` gives without autograd, faster
+    return found.wait() if hasattr(found, "wait") else found  # type: ignore[no-any-return]
 
 
 def local_gradient(parameter: Any, gradient: Any) -> Tensor:
@@ -154,6 +154,4 @@ def run(jobs: list[tuple[ModuleType, Job]], exchange: Exchange) -> list[list[Rep
             reports.append([skipped(given)])
         else:
             reports.append(engine.finish(job, [whole[at] for at in job.positions]) if job.params else [])
-    for _, job in jobs:
-        job.grads = []  # a job that is kept must not keep gradients alive
     return reports
