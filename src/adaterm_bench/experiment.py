@@ -1,7 +1,7 @@
 """What an experiment is: settings with the paper's values as defaults, trials, and how to run and show them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -12,9 +12,9 @@ Progress = Callable[[float], None]
 """Is told how much of a batch is done, from 0 to 1."""
 
 
-def grid(default: Any, meaning: str) -> Any:
-    """A setting that says which trials there are, and does not change any of them."""
-    return field(default=default, metadata={"grid": True, "help": meaning})
+def grid(default: Any, meaning: str, choices: Collection[str] = ()) -> Any:
+    """A setting that says which trials there are, and does not change any of them; of names it may say which exist."""
+    return field(default=default, metadata={"grid": True, "help": meaning, "choices": choices})
 
 
 def setting(default: Any, meaning: str) -> Any:

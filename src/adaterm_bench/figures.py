@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from adaterm_bench.intervals import Interval, Values
@@ -182,6 +183,9 @@ def _bands(
     if axes.get_yscale() == "log":
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(_two_and_five if top < 60.0 * bottom else "")
+        if top < 4.0 * bottom:  # it may hold none of these
+            axes.yaxis.set_major_locator(MaxNLocator(5))
+            axes.yaxis.set_minor_formatter("")
     for method, band in bands.items():
         colour, dash, marker = look(method)
         low, middle, high = (np.clip(it, bottom, top) for it in band)
@@ -219,5 +223,5 @@ def _two_and_five(value: float, _: object = None) -> str:
     return f"{value:g}" if round(value / 10.0 ** floor(log10(value))) in (2, 5) else ""
 
 
-def _short(name: str, length: int = 22) -> str:
+def _short(name: str, length: int = 29) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
+import traceback
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,6 +12,9 @@ from types import ModuleType
 
 import adaterm_bench.experiments
 from adaterm_bench.experiment import Experiment
+
+# In the order of the paper, which is that of the report; others come after them.
+ORDER = ("figures", "test_functions", "regression", "batch_size", "regret")
 
 
 class NotFoundError(Exception):
@@ -34,7 +38,12 @@ def built_in() -> tuple[dict[str, Found], dict[str, str]]:
             found |= in_source(module.name)
         except ImportError as error:  # of an optional package
             missing[module.name.rpartition(".")[2]] = str(error)
-    return found, missing
+    return dict(sorted(found.items(), key=lambda it: place(it[0]))), missing
+
+
+def place(name: str) -> int:
+    """Where an experiment of this name stands in the paper."""
+    return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 def in_source(source: str) -> dict[str, Found]:
@@ -60,8 +69,12 @@ def plugin(word: str) -> str:
         imported(source)
     except ModuleNotFoundError as error:
         if error.name not in (Path(source).stem, source):
-            raise  # it is there, and something it needs is not
+            raise _broken(word) from error
         raise NotFoundError(f"There is no file or module {word}.") from error
+    except NotFoundError:
+        raise
+    except Exception as error:
+        raise _broken(word) from error
     return source
 
 
@@ -86,7 +99,17 @@ def _named(word: str) -> dict[str, Found]:
         path = Path(word).resolve()
         if not path.is_file():
             raise NotFoundError(f"There is no file {word}.")
-        return _some(word, in_source(str(path)))
+        try:
+            own = _some(word, in_source(str(path)))
+        except NotFoundError:
+            raise
+        except Exception as error:
+            raise _broken(word) from error
+        for name in own.keys() & set(ORDER):
+            raise NotFoundError(
+                f"{word} names its experiment {name!r}, as one of this package is: choose another name."
+            )
+        return own
     found, missing = built_in()
     if word == "all":
         return found
@@ -101,6 +124,11 @@ def _named(word: str) -> dict[str, Found]:
             if error.name is None or not word.startswith(error.name):
                 raise  # the module is there, and something it needs is not
     raise NotFoundError(f"No experiment {word!r}. {nearest(word, sorted(found))} Or give the path of a .py file.")
+
+
+def _broken(word: str) -> NotFoundError:
+    """What to say of a file of the user's that raises when it is imported."""
+    return NotFoundError(f"{word} cannot be imported:\n{traceback.format_exc(limit=-1).strip()}")
 
 
 def _some(word: str, found: dict[str, Found]) -> dict[str, Found]:

@@ -1,11 +1,10 @@
 """What the experiments show of the results in a directory."""
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from adaterm_bench.flags import restored
-from adaterm_bench.registry import in_source
+from adaterm_bench.registry import in_source, place
 from adaterm_bench.report import Section
 from adaterm_bench.store import Store
 from adaterm_bench.trial import Result, canonical
@@ -25,11 +24,5 @@ def sections(store: Store) -> list[tuple[Section, list[Result]]]:
         own = [results[key] for key in keys if key in results]
         if own:
             found.append((plans[-1]["made"].section(own), own, plans[-1]))
-    times = Counter(plan["experiment"] for _, _, plan in found)
-    return [
-        (
-            section if times[plan["experiment"]] == 1 else replace(section, title=f"{section.title} ({plan['label']})"),
-            own,
-        )
-        for section, own, plan in found
-    ]
+    found.sort(key=lambda it: place(it[2]["experiment"]))
+    return [(replace(section, title=f"{section.title} ({plan['label']})"), own) for section, own, plan in found]

@@ -22,11 +22,15 @@ def describe(store: Store) -> list[str]:
         )
         for row in rows
     ]
+    alike: dict[tuple[str, ...], list[str]] = {}
     for key, failure in failures.items():
-        trial, reason = failure["trial"], failure["error"].strip().splitlines()[-1]
+        reason = failure["error"].strip().splitlines()[-1]
+        alike.setdefault((failure["trial"]["experiment"], failure["trial"]["method"], reason), []).append(key)
+    for (experiment, method, reason), (key, *others) in alike.items():
+        trial, more = failures[key]["trial"], f" and {len(others)} more" if others else ""
         lines.append(
-            f"failed {failure['attempts']} times: {trial['experiment']} {trial['method']} {trial['condition']} "
-            f"seed {trial['seed']}: {reason} (failures/{key}.json)"
+            f"failed {failures[key]['attempts']} times: {experiment} {method} {trial['condition']} "
+            f"seed {trial['seed']}{more}: {reason} (failures/{key}.json)"
         )
     aside = len(list((store.path / "results").glob("*.corrupt")))
     if aside:

@@ -179,3 +179,34 @@ def test_progress_is_plain_lines_elsewhere(monkeypatch):
 
 def test_durations():
     assert [duration(it) for it in (0.4, 59, 61, 7200, 90_000)] == ["0 s", "59 s", "1 min 1 s", "2 h 0 min", "1 d 1 h"]
+
+
+def test_a_name_that_a_setting_does_not_know(run):
+    code, text = run("run", "test_functions", "--functions", "Rosenbrok", "--preset", "smoke")
+    assert code == 2
+    assert "Did you mean 'Rosenbrock'?" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "says"),
+    [
+        ("1 / 0", ["run", "own.py"], "own.py cannot be imported"),
+        ("1 / 0", ["run", "regression", "--with", "own.py"], "ZeroDivisionError"),
+        ("import nowhere", ["run", "regression", "--with", "own.py"], "nowhere"),
+        (
+            "from adaterm_bench.experiments.regression import Regression as R\nclass Own(R):\n    pass",
+            ["run", "own.py"],
+            "names its experiment 'regression'",
+        ),
+    ],
+)
+def test_an_own_file_that_is_wrong_is_named_without_a_traceback_of_ours(
+    run, content, words, says, tmp_path, monkeypatch
+):
+    name = f"own{abs(hash((content, *words)))}.py"
+    (tmp_path / name).write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    code, text = run(*[str(tmp_path / name) if word == "own.py" else word for word in words])
+    assert code == 2
+    assert says.replace("own.py", name) in text
+    assert "registry.py" not in text

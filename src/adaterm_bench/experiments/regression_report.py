@@ -46,6 +46,8 @@ def batch_section(results: list[Result]) -> Section:
             found = ratio_interval(across.at(method, largest), across.at(method, smallest), median)
             text = f"Without noise, the error of {method} grows with the batch (from {smallest} to {largest})."
             claims.append(Claim(text, "ratio of the median errors", *found[:3], bound=1.0))
+    for size, grid in grids.items():
+        claims += _below_all(grid, ("Adam",), f" with batches of {size}")
     return Section(
         "Batch sizes",
         "The same regression with other batches: large ones hide wrong samples among right ones and leave fewer steps.",
@@ -85,15 +87,15 @@ def _against(title: str, grid: Grid, ylabel: str, methods: tuple[str, ...]) -> F
     )
 
 
-def _below_all(grid: Grid) -> list[Claim]:
+def _below_all(grid: Grid, rivals: tuple[str, ...] = RIVALS, where: str = "") -> list[Claim]:
     """One claim for each rival, and at each the least of the ratios at all levels from 10 %."""
     claims, levels = [], [level for level in grid.levels if level >= 0.1]
-    for rival in RIVALS:
+    for rival in rivals:
         if not levels or not {rival, "AdaTerm"} <= set(grid.values):
             continue
         found = [ratio_interval(grid.at(rival, level), grid.at("AdaTerm", level), median)[:3] for level in levels]
         estimate, low, high = (min(column) for column in zip(*found, strict=True))
-        text = f"AdaTerm's test error is below that of {rival} at every noise level from 10 %."
+        text = f"AdaTerm's test error is below that of {rival} at every noise level from 10 %{where}."
         claims.append(Claim(text, "least ratio of the median errors", estimate, low, high, bound=1.0))
     return claims
 

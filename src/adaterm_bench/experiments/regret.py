@@ -36,7 +36,7 @@ class Regret(Experiment):
     }
 
     seeds: int = grid(30, "number of seeds")
-    problems: tuple[str, ...] = grid(tuple(PROBLEMS), "problems")
+    problems: tuple[str, ...] = grid(tuple(PROBLEMS), "problems", tuple(PROBLEMS))
     steps: int = setting(100_000, "number of losses")
     alpha: float = setting(0.1, "step size of the first step")
     dimension: int = setting(10, "number of coordinates")

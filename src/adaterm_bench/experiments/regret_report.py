@@ -108,7 +108,10 @@ def _growth_table(grown: dict[tuple[str, str], Interval]) -> Table:
 
 
 def _shown(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    if interval is None:
+        return ""
+    bounds = f" [{interval.low:.2f}, {interval.high:.2f}]" if np.isfinite([interval.low, interval.high]).all() else ""
+    return f"{interval.estimate:.2f}{bounds}" if np.isfinite(interval.estimate) else "no value"
 
 
 def _regret_table(runs: Found) -> Table:

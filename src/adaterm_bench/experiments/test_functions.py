@@ -68,7 +68,7 @@ class NoisySearch(Experiment):
     }
 
     seeds: int = grid(100, "number of seeds")
-    functions: tuple[str, ...] = grid(tuple(FUNCTIONS), "functions to search")
+    functions: tuple[str, ...] = grid(tuple(FUNCTIONS), "functions to search", tuple(FUNCTIONS))
     noises: tuple[float, ...] = grid((0.0, 0.01, 0.025, 0.05, 0.1, 0.15), "shares of steps with a wrong gradient")
     steps: int = setting(15_000, "updates")
     lr: float = setting(0.01, "learning rate")
