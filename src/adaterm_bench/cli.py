@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -97,6 +98,9 @@ def _run_parser(commands: Any, chosen: list[Found]) -> argparse.ArgumentParser:
         "--workers", type=int, help="processes; 0 runs in this one; as many as cores or GPUs if not given"
     )
     parser.add_argument("--retries", type=int, default=1, help="how often a failed batch is tried again; 1 by default")
+    parser.add_argument(
+        "--minutes", type=float, default=inf, help="begin nothing that would end later, going by what was run so far"
+    )
     parser.add_argument("--runner", choices=("local", "ray"), default="local", help="this machine, or a Ray cluster")
     parser.add_argument("--ray-address", metavar="ADDRESS", help="of a cluster; else one is started on this machine")
     parser.add_argument("--ray-cpus", type=float, default=1.0, help="CPU cores for a batch on a cluster")
@@ -130,22 +134,27 @@ def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -
         origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": commit()}
         batches = {batch.key: batch for order in orders for batch in order.batches(done, origin)}
         keys = {trial.key for order in orders for trial in order.trials}
+        left = 0
         if batches:
             display = Display(len(keys), len(keys & done))
             try:
                 pool = _pool(arguments)
                 signal.signal(signal.SIGTERM, _interrupt)  # what a cluster's scheduler sends
-                carry_out(list(batches.values()), pool, store, display, arguments.retries)
+                left = carry_out(
+                    list(batches.values()), pool, store, display, arguments.retries, 60.0 * arguments.minutes
+                )
             except KeyboardInterrupt:
                 finished = len(keys & store.done())
                 print(f"Interrupted: {finished} of {len(keys)} trials are done.", file=sys.stderr)
                 print(f"To go on from there: {origin['command']}", file=sys.stderr)
                 return 130
-        failed = len(keys - store.done())
-    print(f"{len(keys) - failed} of {len(keys)} trials are done in {arguments.out}.")
+        failed = len(keys - store.done()) - left
+    print(f"{len(keys) - failed - left} of {len(keys)} trials are done in {arguments.out}.")
+    if left:
+        print(f"The time is up. To go on from there: {origin['command']}")
     if failed:
         print(f"{failed} failed: adaterm-bench status {shlex.quote(str(arguments.out))} says why.")
-    return 1 if failed else 0
+    return 1 if failed or left else 0
 
 
 def _orders(arguments: argparse.Namespace, chosen: list[Found]) -> list[Order]:

@@ -1,8 +1,10 @@
 """Gives batches to whatever runs them, keeps what comes back, and tries again what failed; it alone writes results."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from adaterm_bench.progress import Display
@@ -38,15 +40,22 @@ class Pool(Protocol):
         """End everything, finished or not."""
 
 
-def carry_out(batches: Sequence[Batch], pool: Pool, store: Store, display: Display, retries: int) -> None:
-    """Run every batch, `retries` times more if it fails; the pool is closed whatever happens."""
+def carry_out(
+    batches: Sequence[Batch], pool: Pool, store: Store, display: Display, retries: int, seconds: float = inf
+) -> int:
+    """Run every batch, `retries` times more if it fails; the pool is closed whatever happens.
+
+    Where there are only so many seconds, a batch that would not end in them, going by the longest so far, is not begun;
+    the number of trials that are left for this reason is returned.
+    """
+    end, longest = time.monotonic() + seconds, 0.0
     waiting, taken = deque(batches), set[str]()
     fractions: dict[str, float] = {}  # of the batches that have begun
     failed, losses = Counter[str](), Counter[str]()
     sizes = {batch.key: len(batch.trials) for batch in batches}
     try:
-        while waiting or taken:
-            while waiting and len(taken) < pool.capacity:
+        while taken or (waiting and time.monotonic() + longest < end):
+            while waiting and len(taken) < pool.capacity and time.monotonic() + longest < end:
                 taken.add(waiting[0].key)
                 pool.submit(waiting.popleft())
             display.running = sum(sizes[key] for key in fractions)
@@ -61,6 +70,7 @@ def carry_out(batches: Sequence[Batch], pool: Pool, store: Store, display: Displ
                 if attempt.outcomes is not None:
                     store.add(batch.trials, attempt.outcomes, attempt.provenance)
                     display.done += len(batch.trials)
+                    longest = max(longest, attempt.provenance["seconds"])
                     continue
                 count, limit = (losses, LOSSES) if attempt.blameless else (failed, retries)
                 count[batch.key] += 1
@@ -71,6 +81,7 @@ def carry_out(batches: Sequence[Batch], pool: Pool, store: Store, display: Displ
                 else:
                     store.fail(batch.trials, attempt.error, count[batch.key], attempt.provenance)
                     display.failed += len(batch.trials)
+        return sum(sizes[batch.key] for batch in waiting)
     finally:
         display.running = 0
         display.close()

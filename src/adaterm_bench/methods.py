@@ -6,7 +6,7 @@ too, and then step trial by trial.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,8 +33,9 @@ class Stepper(Protocol):
 
 
 _REGISTERED: dict[str, tuple[Factory, bool]] = {
-    "Adam": (lambda params, lr: torch.optim.Adam(params, lr, capturable=params[0].is_cuda), True),
+    "Adam": (lambda params, lr: torch.optim.Adam(params, lr, **_fused(params)), True),
     "RAdam": (lambda params, lr: torch.optim.RAdam(params, lr, capturable=params[0].is_cuda), True),
+    "AdamW (clipped)": (lambda params, lr: _Clipped(params, lr, **_fused(params)), False),
 }
 
 
@@ -58,6 +59,17 @@ def stepper(method: str, params: list[Tensor], lr: float) -> Stepper:
     if method not in PAPER:
         raise ValueError(f"there is no method {method!r}: choose from {', '.join(known())}")
     return Batched(rule_of(method), params, lr)
+
+
+def optimizer_for(method: str, params: list[Tensor], lr: float) -> torch.optim.Optimizer:
+    """The optimizer itself, as a user would make it, in a form that a CUDA graph can capture; for one trial."""
+    if method in _REGISTERED:
+        return _REGISTERED[method][0](params, lr)
+    if method not in PAPER:
+        raise ValueError(f"there is no method {method!r}: choose from {', '.join(known())}")
+    name, options = PAPER[method]
+    made: torch.optim.Optimizer = getattr(adaterm, name)(params, lr=lr, capturable=params[0].is_cuda, **options)
+    return made
 
 
 def rule_of(method: str) -> Rule:
@@ -134,7 +146,7 @@ class _Elementwise:
         return None
 
     def state(self) -> list[Tensor]:
-        return _tensors(self.optimizer)
+        return tensors_of(self.optimizer)
 
 
 class _OneByOne:
@@ -155,11 +167,24 @@ class _OneByOne:
         return None
 
     def state(self) -> list[Tensor]:
-        return [tensor for optimizer in self.optimizers for tensor in _tensors(optimizer)]
+        return [tensor for optimizer in self.optimizers for tensor in tensors_of(optimizer)]
 
 
-def _tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+class _Clipped(torch.optim.AdamW):
+    """AdamW after clipping all gradients to a norm of 1: what many use against wild gradients."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch.nn.utils.clip_grad_norm_([it for group in self.param_groups for it in group["params"]], 1.0)
+        return super().step(closure)
+
+
+def tensors_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The tensors of an optimizer's state."""
     return [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, Tensor)]
+
+
+def _fused(params: list[Tensor]) -> dict[str, Any]:
+    return {"fused": True, "capturable": True} if params[0].is_cuda else {}
 
 
 def _wide(values: Tensor, like: Tensor) -> Tensor:

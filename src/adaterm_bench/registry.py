@@ -14,7 +14,7 @@ import adaterm_bench.experiments
 from adaterm_bench.experiment import Experiment
 
 # In the order of the paper, which is that of the report; others come after them.
-ORDER = ("figures", "test_functions", "regression", "batch_size", "regret")
+ORDER = ("figures", "test_functions", "regression", "batch_size", "regret", "classification")
 
 
 class NotFoundError(Exception):

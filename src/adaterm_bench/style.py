@@ -21,7 +21,7 @@ KNOWN = (
     *("adaterm", "adam", "tadam", "atadam", "adabelief", "radam", "amsgrad"),
     *("adaterm2", "noadaptiveness", "atadamaspublished", "tadamaspublished", "norobustness", "largeinit", "adamw"),
     *("adatermgradientinit", "adatermuncentered", "adatermadabias", "adatermuncenteredadabias", "tadabelief"),
-    *("atadabelief", "adamwclip", "tadabeliefaspublished", "atadabeliefaspublished", "sgd"),
+    *("atadabelief", "adamwclipped", "tadabeliefaspublished", "atadabeliefaspublished", "sgd"),
 )
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
