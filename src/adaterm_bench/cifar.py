@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adaterm_bench.data import DataError
+
 VARIABLE = "ADATERM_CIFAR100"
 SITE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 HUMAN_SITE = "https://github.com/UCSC-REAL/cifar-10-100n"
@@ -17,10 +19,6 @@ CLASSES, SIDE = 100, 32
 ROW = 2 + 3 * SIDE * SIDE  # coarse label, fine label, and the planes of red, green and blue
 ROWS = {"train.bin": 50_000, "test.bin": 10_000}
 SHA1 = {"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e", "test.bin": "8fb6623e830365ff53cf14adec797474f5478006"}
-
-
-class DataError(Exception):
-    """Data that is missing or broken; the message names the file, the row if there is one, and what to do."""
 
 
 class Labelled(NamedTuple):
