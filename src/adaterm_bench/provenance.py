@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("adaterm", "torch", "numpy", "numba", "triton", "gymnasium", "ray")
+PACKAGES = ("adaterm", "torch", "numpy", "numba", "triton", "gymnasium", "mujoco", "ray")
 
 
 @cache
