@@ -117,6 +117,7 @@ def test_the_same_seed_gives_the_same_bytes(made, tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     for name in (dataset.FILE, dataset.DESCRIPTION):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+    assert (tmp_path / "here" / dataset.FILE).read_bytes()[4:8] == bytes(4)  # no date
     fewer, other = generate(0, (1, 1, 1)), generate(1, (1, 1, 1))
     assert np.array_equal(fewer.train.angles, made.train.angles[:1])
     assert np.array_equal(fewer.test.angles, made.test.angles)
