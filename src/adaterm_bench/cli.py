@@ -173,9 +173,11 @@ def _orders(arguments: argparse.Namespace, chosen: list[Found]) -> list[Order]:
         experiment, label = build(found.kind, arguments.preset, given(arguments))
         if seeds is not None:
             experiment = replace(experiment, seeds=len(seeds))
-        all_methods = dict.fromkeys([*found.kind.methods, *added])
+        all_methods = dict.fromkeys([*found.kind.methods, *(added if found.kind.takes_methods else ())])
         own = [method for method in all_methods if method in methods or not methods]
         orders.append(Order(found.source, experiment, own, seeds, label, plugins))
+        if not orders[-1].trials:
+            raise UsageError(f"{experiment.name} has no trials with these methods and settings.")
     return orders
 
 
@@ -204,8 +206,12 @@ def _seeds(text: str) -> list[int]:
 def _pool(arguments: argparse.Namespace) -> Pool:
     if arguments.workers is not None and arguments.workers < 0:
         raise UsageError(f"--workers {arguments.workers}: this must be 0, for none but this process, or more")
+    if arguments.retries < 0:
+        raise UsageError(f"--retries {arguments.retries}: this must be 0 or more")
     devices = arguments.device.split(",")
     on_gpu = devices[0].startswith("cuda")
+    if arguments.runner == "local":
+        _check_devices(devices)
     workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.cores()
     if arguments.runner == "ray":
         if arguments.ray_cpus <= 0:
@@ -213,6 +219,18 @@ def _pool(arguments: argparse.Namespace) -> Pool:
         gpus = arguments.ray_gpus if arguments.ray_gpus is not None else float(on_gpu)
         return ray.Ray(arguments.ray_address, arguments.device, max(workers, 1), arguments.ray_cpus, gpus)
     return local.Processes(workers, devices) if workers > 0 else local.Inline(devices[0])
+
+
+def _check_devices(devices: list[str]) -> None:
+    """Refuse here what would fail in every batch."""
+    import torch  # which listing, status and reports do without
+
+    for device in devices:
+        try:
+            torch.zeros(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"--device {device} cannot be used on this machine: {reason}") from error
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -237,13 +255,13 @@ def _report(arguments: argparse.Namespace) -> int:
     from adaterm_bench.report import write  # needs what the other commands do not
 
     store = _opened(arguments.folder)
-    shown = sections(store)
-    for line in store.corrupt:
+    shown, complaints = sections(store)
+    for line in (*store.corrupt, *complaints):
         print(line, file=sys.stderr)
     if not shown:
-        raise UsageError(f"{arguments.folder} has no results yet.")
+        raise UsageError(f"{arguments.folder} has no results {'that can be shown' if complaints else 'yet'}.")
     results = {result.trial.key: result for _, own in shown for result in own}
     folder = arguments.out or arguments.folder / "report"
     for path in write([section for section, _ in shown], list(results.values()), folder):
         print(path)
-    return 0
+    return 1 if complaints else 0

@@ -45,10 +45,12 @@ def carry_out(
 ) -> int:
     """Run every batch, `retries` times more if it fails; the pool is closed whatever happens.
 
-    Where there are only so many seconds, a batch that would not end in them, going by the longest so far, is not begun;
-    the number of trials that are left for this reason is returned.
+    Where there are only so many seconds, a batch that would not end in them, going by the longest so far (in this
+    directory and of these experiments), is not begun; the number of trials that are left for this reason is returned.
     """
-    end, longest = time.monotonic() + seconds, 0.0
+    names = {batch.name for batch in batches}
+    longest = max((it.provenance["seconds"] for it in store.results() if it.trial.experiment in names), default=0.0)
+    end = time.monotonic() + seconds
     waiting, taken = deque(batches), set[str]()
     fractions: dict[str, float] = {}  # of the batches that have begun
     failed, losses = Counter[str](), Counter[str]()

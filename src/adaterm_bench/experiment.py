@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from math import inf, isfinite
 from typing import Any, ClassVar
 
 from adaterm_bench.report import Section
@@ -12,14 +14,15 @@ Progress = Callable[[float], None]
 """Is told how much of a batch is done, from 0 to 1."""
 
 
-def grid(default: Any, meaning: str, choices: Collection[str] = ()) -> Any:
-    """A setting that says which trials there are, and does not change any of them; of names it may say which exist."""
-    return field(default=default, metadata={"grid": True, "help": meaning, "choices": choices})
+def grid(default: Any, meaning: str, choices: Collection[str] = (), least: float = -inf, most: float = inf) -> Any:
+    """A setting that says which trials there are, and does not change any of them; it may be limited."""
+    limits = {"choices": choices, "least": least, "most": most}
+    return field(default=default, metadata={"grid": True, "help": meaning, **limits})
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """A setting that decides the results."""
-    return field(default=default, metadata={"help": meaning})
+def setting(default: Any, meaning: str, choices: Collection[str] = (), least: float = -inf, most: float = inf) -> Any:
+    """A setting that decides the results; it may be limited."""
+    return field(default=default, metadata={"help": meaning, "choices": choices, "least": least, "most": most})
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,16 @@ class Experiment(ABC):
     version: ClassVar[int]
     methods: ClassVar[Sequence[str]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # "smoke", "quick" and "paper": settings that differ
+    takes_methods: ClassVar[bool] = True  # whether methods that users register can run in it
 
-    seeds: int = grid(1, "number of seeds")
+    seeds: int = grid(1, "number of seeds", least=1)
+
+    def __post_init__(self) -> None:
+        """Refuse settings beyond their limits, what is not a number, and unknown names."""
+        for it in fields(self):
+            value = getattr(self, it.name)
+            for one in value if isinstance(value, tuple | list) else (value,):
+                _check(it.name, one, it.metadata)
 
     @abstractmethod
     def conditions(self) -> list[dict[str, Any]]:
@@ -50,7 +61,7 @@ class Experiment(ABC):
         """What the report shows of the results there are."""
 
     def together(self, trial: Trial) -> Any:
-        """Trials for which this is equal run as one batch; by default each runs alone."""
+        """Trials of a method for which this is equal run as one batch; by default each runs alone."""
         return trial.key
 
     def trials(self, methods: Sequence[str], seeds: Sequence[int] | None = None) -> list[Trial]:
@@ -65,3 +76,14 @@ class Experiment(ABC):
     def decisive(self) -> dict[str, Any]:
         """The settings that decide results."""
         return {it.name: getattr(self, it.name) for it in fields(self) if not it.metadata.get("grid")}
+
+
+def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    choices, least, most = limits.get("choices") or (), limits.get("least", -inf), limits.get("most", inf)
+    if choices and value not in choices:
+        close = get_close_matches(str(value), list(choices), 1, 0.5)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"{name}: there is no {value!r}. {hint}There is: {', '.join(choices)}.")
+    if isinstance(value, int | float) and not (isfinite(value) and least <= value <= most):
+        bounds = [f"at least {least:g}"] * (least > -inf) + [f"at most {most:g}"] * (most < inf)
+        raise ValueError(f"{name}={value}: this must be {' and '.join(bounds) or 'a finite number'}")

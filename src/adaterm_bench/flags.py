@@ -3,7 +3,7 @@
 import argparse
 import json
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -22,7 +22,9 @@ def add_flags(parser: argparse.ArgumentParser, kinds: Iterable[type[Experiment]]
         for it in fields(kind):
             if it.name != "seeds":
                 meaning = it.metadata.get("help", it.name)
-                found.setdefault(it.name, []).append(f"{kind.name}: {meaning}, {shown(it.default)} by default")
+                found.setdefault(it.name, []).append(
+                    f"{kind.name}: {meaning}; {shown(it.default)} where the preset says nothing"
+                )
     group = parser.add_argument_group("settings of the experiments")
     for name, lines in found.items():
         text = "; ".join(lines).replace("%", "%%")
@@ -41,11 +43,9 @@ def build(kind: type[Experiment], preset: str, texts: Mapping[str, str]) -> tupl
         raise UsageError(f"{kind.name} has no preset {preset!r}. {nearest(preset, list(kind.presets))}")
     hints = get_type_hints(kind)
     changed = {}
-    choices = {it.name: it.metadata.get("choices") or () for it in fields(kind)}
     for name in (it.name for it in fields(kind) if it.name in texts):
         try:
             changed[name] = parsed(hints[name], texts[name])
-            _check(changed[name], choices[name])
         except ValueError as error:
             raise UsageError(f"{flag(name)} {texts[name]}: {error}") from None
     try:
@@ -99,12 +99,6 @@ def flag(name: str) -> str:
 def shown(value: Any) -> str:
     """A value as one would type it."""
     return ",".join(map(shown, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def _check(value: Any, choices: Collection[str]) -> None:
-    for word in value if isinstance(value, tuple | list) else [value]:
-        if choices and word not in choices:
-            raise ValueError(f"there is no {word!r}. {nearest(str(word), list(choices))}")
 
 
 def _tuples(value: Any) -> Any:

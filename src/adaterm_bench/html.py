@@ -4,7 +4,7 @@ import re
 from html import escape
 from math import isfinite, isnan
 
-from adaterm_bench.report import Claim, Section, Table, Verdict, bound_text, headline, interval_text
+from adaterm_bench.report import Claim, Section, Table, Verdict, headline, measured_text
 from adaterm_bench.style import GRID, INK, PAPER
 
 SIGNS: dict[Verdict, str] = {"reproduced": "✓", "not reproduced": "✕", "undecided": "?"}
@@ -94,7 +94,7 @@ def _summary(sections: list[Section]) -> str:
     rows = [
         f'<tr><td>{_badge(claim.verdict)}</td><td>{_inline(claim.text)} <span class="soft">'
         f'(<a href="#part-{place}">{escape(section.title)}</a>)</span></td>'
-        f'<td class="value">{escape(interval_text(claim))}</td><td class="strip">{_strip(claim)}</td></tr>'
+        f'<td class="value">{_inline(measured_text(claim))}</td><td class="strip">{_strip(claim)}</td></tr>'
         for place, section in enumerate(sections, 1)
         for claim in section.claims
     ]
@@ -102,7 +102,7 @@ def _summary(sections: list[Section]) -> str:
     return (
         f"<p>{headline(sections)} The strip shows the interval beside the bound, which is the upright line.</p>\n"
         '<table class="claims"><thead><tr><th scope="col">Verdict</th><th scope="col">Claim</th>'
-        f'<th scope="col">Estimate (interval)</th><td></td></tr></thead>\n<tbody>\n{body}\n</tbody></table>'
+        f'<th scope="col">Measured (interval)</th><td></td></tr></thead>\n<tbody>\n{body}\n</tbody></table>'
     )
 
 
@@ -121,9 +121,7 @@ def _section(section: Section, place: int, pictures: list[str]) -> str:
 
 def _claim(claim: Claim) -> str:
     note = f'<p class="note">{_inline(claim.note)}</p>' if claim.note else ""
-    value = f"{_inline(claim.what[:1].upper() + claim.what[1:])}: {escape(interval_text(claim))}"
-    wanted = f"claimed to be above&nbsp;{bound_text(claim)}."
-    text = f'<p>{_inline(claim.text)}</p><p class="note">{value}; {wanted}</p>{note}'
+    text = f'<p>{_inline(claim.text)}</p><p class="note">{_inline(measured_text(claim))}</p>{note}'
     return f'<div class="claim">{_badge(claim.verdict)}{text}</div>'
 
 

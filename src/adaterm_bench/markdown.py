@@ -2,7 +2,7 @@
 
 import re
 
-from adaterm_bench.report import Claim, Section, Table, bound_text, headline, interval_text
+from adaterm_bench.report import Claim, Section, Table, headline, measured_text
 
 
 def page(sections: list[Section], names: list[list[str]], origin: Section) -> str:
@@ -17,11 +17,11 @@ def _summary(sections: list[Section]) -> list[str]:
     if not any(it.claims for it in sections):
         return [headline(sections)]
     rows = [
-        [f"**{claim.verdict}**", _plain(claim.text), _plain(section.title), _plain(interval_text(claim))]
+        [f"**{claim.verdict}**", _plain(claim.text), _plain(section.title), _plain(measured_text(claim))]
         for section in sections
         for claim in section.claims
     ]
-    return [headline(sections), _rows(["Verdict", "Claim", "Experiment", "Estimate (interval)"], rows)]
+    return [headline(sections), _rows(["Verdict", "Claim", "Experiment", "Measured (interval)"], rows)]
 
 
 def _section(section: Section, figures: list[str]) -> list[str]:
@@ -38,8 +38,7 @@ def _section(section: Section, figures: list[str]) -> list[str]:
 
 def _claim(claim: Claim) -> str:
     note = f" {_plain(claim.note)}" if claim.note else ""
-    value = f"{_plain(claim.what[:1].upper() + claim.what[1:])}: {_plain(interval_text(claim))}"
-    return f"- **{claim.verdict}**: {_plain(claim.text)} {value}; claimed to be above {bound_text(claim)}.{note}"
+    return f"- **{claim.verdict}**: {_plain(claim.text)} {_plain(measured_text(claim))}{note}"
 
 
 def _table(table: Table) -> list[str]:

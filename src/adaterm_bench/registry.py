@@ -14,6 +14,7 @@ import adaterm_bench.experiments
 from adaterm_bench.experiment import Experiment
 
 # In the order of the paper, which is that of the report; others come after them.
+PARTS = ("name", "title", "version", "methods", "presets")
 ORDER = ("figures", "test_functions", "regression", "batch_size", "regret", "classification")
 
 
@@ -52,8 +53,17 @@ def in_source(source: str) -> dict[str, Found]:
     kinds = [
         kind
         for _, kind in inspect.getmembers(module, inspect.isclass)
-        if issubclass(kind, Experiment) and not inspect.isabstract(kind) and kind.__module__ == module.__name__
+        if issubclass(kind, Experiment) and kind.__module__ == module.__name__
     ]
+    for kind in kinds:
+        lacks = [*sorted(kind.__abstractmethods__), *(it for it in PARTS if not hasattr(kind, it))]
+        if lacks:
+            raise NotFoundError(f"{kind.__name__} in {source} is not whole: it lacks {', '.join(lacks)}.")
+        own = [name for name, hint in inspect.get_annotations(kind).items() if "ClassVar" not in str(hint)]
+        if own and "__dataclass_fields__" not in vars(kind):
+            raise NotFoundError(
+                f"{kind.__name__} in {source} must be a dataclass: write @dataclass(frozen=True) above it."
+            )
     return {kind.name: Found(source, kind) for kind in kinds}
 
 

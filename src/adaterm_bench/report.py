@@ -35,7 +35,8 @@ class Figure:
 class Claim:
     """A claim of the paper, or of ours, and the interval that decides it: of `what`, which it wants above `bound`.
 
-    Reproduced if the whole interval is above the bound, not reproduced if it is below, and else undecided.
+    Reproduced if the whole interval is above the bound, not reproduced if it is below, and else undecided; the other
+    way round for a claim that wants it below.
     """
 
     text: str
@@ -45,13 +46,14 @@ class Claim:
     high: float
     bound: float = 0.0
     note: str = ""
+    wants: Literal["above", "below"] = "above"
 
     @property
     def verdict(self) -> Verdict:
         """What the interval says."""
-        if self.low > self.bound:
-            return "reproduced"
-        return "not reproduced" if self.high < self.bound else "undecided"
+        if self.low > self.bound or self.high < self.bound:
+            return "reproduced" if (self.low > self.bound) == (self.wants == "above") else "not reproduced"
+        return "undecided"
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,10 @@ def interval_text(claim: Claim) -> str:
     return f"{estimate} ({low} to {high})"
 
 
-def bound_text(claim: Claim) -> str:
-    """The bound as it was given."""
-    return f"{claim.bound:g}".replace("-", "\u2212")
+def measured_text(claim: Claim) -> str:
+    """What was measured, the estimate with its interval, and what was claimed."""
+    bound = f"{claim.bound:g}".replace("-", "\u2212")
+    return f"{claim.what[:1].upper() + claim.what[1:]}: {interval_text(claim)}; claimed to be {claim.wants} {bound}."
 
 
 def headline(sections: list[Section]) -> str:
@@ -137,10 +140,13 @@ def headline(sections: list[Section]) -> str:
     verdicts = [claim.verdict for section in sections for claim in section.claims]
     if not verdicts:
         return "No claims have been tested yet."
+    open_ = sum(claim.low == -inf and claim.high == inf for section in sections for claim in section.claims)
+    few = f" {open_} of them have no interval: they have fewer than six seeds, or no values." if open_ else ""
     tally = ", ".join(f"{verdicts.count(it)} {it}" for it in get_args(Verdict))
     return (
-        f"{len(verdicts)} {'claim' if len(verdicts) == 1 else 'claims'}: {tally}. A claim is reproduced if the whole "
-        "interval lies above its bound, not reproduced if the whole of it lies below, and else undecided. "
+        f"{len(verdicts)} {'claim' if len(verdicts) == 1 else 'claims'}: {tally}.{few} A claim is reproduced if the "
+        "whole interval lies on the side of the bound that it names, not reproduced if the whole of it lies on the "
+        "other, and else undecided. "
         "Intervals are at the level 95 %, by bootstrap over seeds, paired where methods are compared."
     )
 

@@ -10,19 +10,47 @@ from adaterm_bench.store import Store
 from adaterm_bench.trial import Result, canonical
 
 
-def sections(store: Store) -> list[tuple[Section, list[Result]]]:
-    """A section for each experiment, and for each of its settings that decide results, with the results it shows."""
+def sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], list[str]]:
+    """A section for each experiment, and for each of its settings that decide results, with the results it shows.
+
+    Then a sentence for everything that cannot be shown, such as an experiment that has changed since it was run.
+    """
     groups: dict[str, list[dict[str, Any]]] = {}
+    complaints = []
     for plan in store.plans():
-        experiment = restored(in_source(plan["source"])[plan["experiment"]].kind, plan["settings"])
+        try:
+            experiment = restored(in_source(plan["source"])[plan["experiment"]].kind, plan["settings"])
+        except Exception as error:
+            complaints.append(
+                f"{plan['experiment']} ({plan['label']}) of {plan['source']} is not shown: {_words(error)}"
+            )
+            continue
         same = canonical([plan["source"], plan["experiment"], experiment.decisive()])
         groups.setdefault(same, []).append({**plan, "made": experiment})
     results = {it.trial.key: it for it in store.results()}
-    found: list[tuple[Section, list[Result], dict[str, Any]]] = []
+    found: list[tuple[Section, list[Result], str]] = []
     for plans in groups.values():
+        widest = max(plans, key=lambda plan: sum(map(len, plan["keys"].values())))
+        experiment, title = widest["made"], f"{widest['experiment']} ({widest['label']})"
         keys = dict.fromkeys(key for plan in plans for keys in plan["keys"].values() for key in keys)
         own = [results[key] for key in keys if key in results]
-        if own:
-            found.append((plans[-1]["made"].section(own), own, plans[-1]))
-    found.sort(key=lambda it: place(it[2]["experiment"]))
-    return [(replace(section, title=f"{section.title} ({plan['label']})"), own) for section, own, plan in found]
+        current = [it for it in own if it.trial.version == experiment.version]
+        if len(current) < len(own):
+            complaints.append(f"{title}: {len(own) - len(current)} results of other versions are not shown")
+        if not current:
+            continue
+        try:
+            section = experiment.section(current)
+        except Exception as error:
+            complaints.append(f"{title} is not shown: its section failed with {_words(error)}")
+            continue
+        missing = len(keys) - len(own)
+        partly = f" {len(own)} of {len(keys)} planned trials are done." if missing else ""
+        section = replace(section, title=f"{section.title} ({widest['label']})", text=section.text + partly)
+        found.append((section, current, widest["experiment"]))
+    found.sort(key=lambda it: place(it[2]))
+    return [(section, own) for section, own, _ in found], complaints
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -60,6 +60,9 @@ def mean_std(values: ArrayLike) -> Spread:
 def quartiles(values: ArrayLike, better: Better = "lower") -> tuple[Values, Values, Values]:
     """Lower quartile, median and upper quartile over the last axis, with diverged runs as worst."""
     ordered = np.sort(with_worst(values, better), axis=-1)
+    if not ordered.shape[-1]:
+        nothing = np.full(ordered.shape[:-1], nan)
+        return nothing, nothing, nothing
     last = ordered.shape[-1] - 1
     found = []
     for share in (0.25, 0.5, 0.75):

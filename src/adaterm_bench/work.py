@@ -63,7 +63,8 @@ class Order:
         groups: dict[Any, dict[str, Trial]] = {}
         for trial in self.trials:
             if trial.key not in done:
-                groups.setdefault(self.experiment.together(trial), {})[trial.key] = trial
+                together = trial.method, self.experiment.together(trial)
+                groups.setdefault(together, {})[trial.key] = trial
         settings = self._settings()
         return [
             Batch(self.source, self.experiment.name, settings, list(trials.values()), origin, self.plugins)

@@ -11,6 +11,24 @@ from adaterm_bench import cli, progress
 from adaterm_bench.flags import parsed
 from adaterm_bench.progress import Display, duration
 
+WHOLE = """
+@dataclass(frozen=True)
+class Own(E):
+    name, title, version, methods, presets = "own", "Own", 1, ("a",), {"quick": {}, "smoke": {}}
+    version = 1
+    size: int = 1
+    def conditions(self):
+        return [{}]
+    def run(self, trials, device, progress):
+        return [{} for _ in trials]
+    def section(self, results):
+        return Section("Own", "")
+"""
+WHOLE_FILE = (
+    "from dataclasses import dataclass\nfrom adaterm_bench.experiment import Experiment as E\n"
+    "from adaterm_bench.report import Section\n" + WHOLE
+)
+
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
@@ -44,7 +62,7 @@ def test_an_experiments_settings_are_flags_with_help(run):
     code, text = run("run", TOY, "--help")
     assert code == 0
     assert "--level VALUE" in text
-    assert "decides results, 100 % of them, 1.0 by default" in " ".join(text.split())
+    assert "decides results, 100 % of them; 1.0 where the preset says nothing" in " ".join(text.split())
     assert "--level" not in run("run", "--help")[1]
 
 
@@ -210,3 +228,71 @@ def test_an_own_file_that_is_wrong_is_named_without_a_traceback_of_ours(
     assert code == 2
     assert says.replace("own.py", name) in text
     assert "registry.py" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--samples", "-5"], "samples=-5: this must be at least 1"),
+        (["--samples", "5"], "at least a batch of 10"),
+        (["--checks", "0"], "checks=0: this must be at least 1"),
+        (["--noises", "0.1,2"], "noises=2.0: this must be at least 0 and at most 1"),
+        (["--dtype", "float16"], "there is no 'float16'"),
+        (["--lr", "nan"], "lr=nan"),
+        (["--device", "nonsense"], "--device nonsense cannot be used"),
+        (["--retries", "-1"], "--retries -1"),
+        (["--noises", ""], "has no trials"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_at_once(run, words, says):
+    code, text = run("run", "regression", "--preset", "smoke", *words)
+    assert (code, says in text) == (2, True), text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("class Own(E):\n    name = 'own'", "lacks conditions, run, section, title, version, methods, presets"),
+        (WHOLE.replace("@dataclass(frozen=True)", ""), "must be a dataclass"),
+    ],
+)
+def test_an_own_experiment_that_is_not_whole(run, tmp_path, text, says):
+    file = tmp_path / f"own_{abs(hash(text))}.py"
+    file.write_text("from dataclasses import dataclass\nfrom adaterm_bench.experiment import Experiment as E\n" + text)
+    code, printed = run("run", file)
+    assert (code, says in printed) == (2, True), printed
+
+
+def test_methods_of_users_run_only_where_they_can(run, tmp_path):
+    (tmp_path / "registers.py").write_text(
+        "import torch\nfrom adaterm_bench.methods import register\n"
+        "register('Own SGD', lambda params, lr: torch.optim.SGD(params, lr), elementwise=True)"
+    )
+    code, text = run("run", "figures", "--with", tmp_path / "registers.py", "--methods", "Own SGD", "--preset", "smoke")
+    assert (code, "figures has no trials" in text) == (2, True), text
+
+
+def test_the_report_shows_what_it_can(run, tmp_path):
+    arguments = ["--preset", "smoke", "--workers", 0, "--out", "out", "--seeds", 2]
+    assert run("run", "regression", "--methods", "Adam,AdaTerm", *arguments)[0] == 0
+    assert run("run", "regression", "--methods", "t-Adam", "--noises", "0.5", *arguments)[0] == 0
+    assert run("run", "regression", "--methods", "RAdam", *arguments[:-1], "5-6")[0] == 0
+    code, _ = run("report", "out")
+    page = (tmp_path / "out/report/report.md").read_text()
+    assert code == 0
+    assert "Not shown, for want of trials that the others have: RAdam, t-Adam" in page
+    (tmp_path / "gone.py").write_text(WHOLE_FILE)
+    assert run("run", tmp_path / "gone.py", *arguments)[0] == 0
+    (tmp_path / "gone.py").write_text(WHOLE_FILE.replace('Section("Own", "")', "1 / 0"))
+    assert "its section failed with ZeroDivisionError" in command("report", tmp_path / "out")[1]
+    (tmp_path / "gone.py").write_text(WHOLE_FILE.replace("size:", "extent:"))
+    code, text = command("report", tmp_path / "out")
+    assert (code, "own (smoke) of" in text, "regression-smoke" in text) == (1, True, True), text
+
+
+def test_results_of_another_version_are_not_mixed_in(tmp_path):
+    file = tmp_path / "grows.py"
+    for version, seeds in ((1, 3), (2, 2)):
+        file.write_text(WHOLE_FILE.replace("version = 1", f"version = {version}"))
+        assert command("run", file, "--seeds", seeds, "--out", tmp_path / "out")[0] == 0
+    assert "3 results of other versions are not shown" in command("report", tmp_path / "out")[1]

@@ -1,5 +1,7 @@
 """The code on the pages about the benchmark suite runs as it stands there."""
 
+import json
+import re
 import shlex
 import subprocess
 import sys
@@ -34,3 +36,44 @@ def test_adding_works_as_the_page_says(tmp_path, number):
         bench(tmp_path, line.replace("--preset quick", "--preset smoke"))
     text = (tmp_path / "out/report/report.md").read_text()
     assert "AdamW" in text if number == 0 else "wild samples" in text
+
+
+def test_reproducing_works_as_the_page_says(tmp_path):
+    """Its commands with the smallest preset, on the CPU."""
+    lines = [line.partition("  #")[0].strip() for line in blocks("reproducing.md", "bash")[0].splitlines()]
+    for line in lines:
+        if line.startswith("adaterm-bench"):
+            words = re.sub(r"--device \S+|--minutes \S+", "", line.replace("--preset paper", "--preset smoke"))
+            few = " --methods Adam AdaTerm" if "run" in words and "figures" not in words else ""
+            bench(tmp_path, words + few)
+    text = (tmp_path / "out/report/report.md").read_text()
+    assert all(f"## {title}" in text for title in ("Test functions", "Regression", "Batch sizes", "Regret"))
+
+
+def test_reproducing_names_the_scale_that_was_run():
+    """Methods and seeds in its table are those of the committed results."""
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", (ROOT / "docs/reproducing.md").read_text(), re.MULTILINE)
+    plans = [json.loads(path.read_text()) for path in (ROOT / "results/bench/plans").glob("*.json")]
+    for name, row in rows:
+        own = [plan for plan in plans if plan["experiment"] == name and plan["label"] == "paper"]
+        assert own, name
+        if counted := re.search(r"(\d+) methods", row):
+            assert int(counted[1]) == len({method for plan in own for method in plan["methods"]}), name
+        if counted := re.search(r"(\d+) (?:trials|seeds)", row):
+            seeds = {len(plan["seeds"] or range(plan["settings"]["seeds"])) for plan in own}
+            assert int(counted[1]) in seeds, name
+
+
+def test_reproducing_says_what_the_report_says():
+    """Where the page says that something is undecided, or is not, the report agrees."""
+    report = (ROOT / "results/bench/report/report.md").read_text()
+    found = {claim: verdict for verdict, claim in re.findall(r"\| \*\*([a-z ]+)\*\* \| (.*?) \|", report)}
+    for size, verdict in ((8, "reproduced"), (16, "reproduced"), (32, "reproduced"), (64, "undecided")):
+        levels = "at every noise level from 10 % to 100 %"
+        assert found[f"AdaTerm's test error is below that of Adam {levels} with batches of {size}."] == verdict
+    assert (
+        found["AdaTerm: on adversarial problems the regret grows no faster than the square root of T."]
+        == "not reproduced"
+    )
+    on_par = next(claim for claim in found if claim.startswith("AdaTerm2 is on par"))
+    assert found[on_par] == "undecided"

@@ -179,3 +179,12 @@ def alive(pid):
         return "State:\tZ" not in status.read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_what_would_end_too_late_is_not_begun(bench):
+    code, text = bench.run("--seeds", 4, "--sleep", 3, "--minutes", 0.05, workers=0)  # which knows after one trial
+    assert (code, "1 of 4 trials are done" in text, "The time is up" in text) == (1, True, True), text
+    assert bench.run("--seeds", 4, "--sleep", 3, "--minutes", 0.04, workers=0)[0] == 1  # which knows from the first
+    assert len(bench.runs()) == 1
+    assert bench.run("--seeds", 4, workers=0)[0] == 0
+    assert set(bench.runs().values()) == {1}

@@ -46,18 +46,24 @@ class Classification(Experiment):
         "paper": {},
     }
 
-    seeds: int = grid(24, "number of seeds")
+    seeds: int = grid(24, "number of seeds", least=1)
     labels: tuple[str, ...] = grid(tuple(LABELS), "training labels: shares of wrong ones, or human", tuple(LABELS))
     data: str = grid("", f"folder of CIFAR-100's binary version; that in {cifar.VARIABLE} if not given")
     source: Literal["cifar100", "synthetic"] = setting("cifar100", "the images")
-    images: int = setting(50_000, "training images, the first so many")
-    epochs: int = setting(100, "passes over the training images")
-    batch_size: int = setting(256, "images of a step")
-    lr: float = setting(1e-3, "learning rate")
-    smoothing: float = setting(0.2, "label smoothing")
-    width: int = setting(64, "channels of the first stage")
+    images: int = setting(50_000, "training images, the first so many", least=1)
+    epochs: int = setting(100, "passes over the training images", least=1)
+    batch_size: int = setting(256, "images of a step", least=1)
+    lr: float = setting(1e-3, "learning rate", least=0)
+    smoothing: float = setting(0.2, "label smoothing", least=0)
+    width: int = setting(64, "channels of the first stage", least=1)
     precision: Literal["bfloat16", "float32"] = setting("bfloat16", "of convolutions; weights are float32")
-    checks: int = setting(20, "times that the test accuracy is looked at")
+    checks: int = setting(20, "times that the test accuracy is looked at", least=1)
+
+    def __post_init__(self) -> None:
+        """Refuse batches that there are no images for."""
+        super().__post_init__()
+        if self.images < self.batch_size:
+            raise ValueError(f"images={self.images}: this must be at least a batch of {self.batch_size}")
 
     def conditions(self) -> list[dict[str, Any]]:
         """The labels."""

@@ -28,11 +28,12 @@ class Explanatory(Experiment):
     title: ClassVar[str] = "Explanatory figures"
     version: ClassVar[int] = 1
     methods: ClassVar[tuple[str, ...]] = ("AdaTerm",)
+    takes_methods: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"smoke": {"points": 41}, "quick": {}, "paper": {}}
 
-    points: int = setting(241, "points of a curve, or of each side of a plane")
-    beta: float = setting(0.9, "decay of the averages")
-    eps: float = setting(1e-5, "root of the least scale")
+    points: int = setting(241, "points of a curve, or of each side of a plane", least=1)
+    beta: float = setting(0.9, "decay of the averages", least=0)
+    eps: float = setting(1e-5, "root of the least scale", least=0)
 
     def conditions(self) -> list[dict[str, Any]]:
         """A figure."""

@@ -35,16 +35,22 @@ class Regression(Experiment):
         "paper": {},
     }
 
-    seeds: int = grid(50, "number of seeds")
-    noises: tuple[float, ...] = grid(tuple(n / 10 for n in range(11)), "shares of noisy samples")
-    batch_sizes: tuple[int, ...] = grid((10,), "samples of a step")
-    samples: int = setting(40_000, "training samples, each used once")
-    lr: float = setting(1e-3, "learning rate")
-    hidden: tuple[int, ...] = setting((50, 50, 50, 50), "widths of the hidden layers")
-    noise_dof: float = setting(1.0, "degrees of freedom of the noise")
-    noise_scale: float = setting(0.05, "scale of the noise")
-    dtype: str = setting("float32", "precision: float32 or float64")
-    checks: int = setting(20, "times that the test error is looked at")
+    seeds: int = grid(50, "number of seeds", least=1)
+    noises: tuple[float, ...] = grid(tuple(n / 10 for n in range(11)), "shares of noisy samples", least=0.0, most=1.0)
+    batch_sizes: tuple[int, ...] = grid((10,), "samples of a step", least=1)
+    samples: int = setting(40_000, "training samples, each used once", least=1)
+    lr: float = setting(1e-3, "learning rate", least=0)
+    hidden: tuple[int, ...] = setting((50, 50, 50, 50), "widths of the hidden layers", least=1)
+    noise_dof: float = setting(1.0, "degrees of freedom of the noise", least=0)
+    noise_scale: float = setting(0.05, "scale of the noise", least=0)
+    dtype: str = setting("float32", "precision", ("float32", "float64"))
+    checks: int = setting(20, "times that the test error is looked at", least=1)
+
+    def __post_init__(self) -> None:
+        """Refuse batches that there are no samples for."""
+        super().__post_init__()
+        if self.samples < max(self.batch_sizes, default=0):
+            raise ValueError(f"samples={self.samples}: this must be at least a batch of {max(self.batch_sizes)}")
 
     def conditions(self) -> list[dict[str, Any]]:
         """A noise level and a batch size."""
@@ -127,7 +133,7 @@ class BatchSize(Regression):
         "paper": {},
     }
 
-    batch_sizes: tuple[int, ...] = grid((8, 16, 32, 64), "samples of a step")
+    batch_sizes: tuple[int, ...] = grid((8, 16, 32, 64), "samples of a step", least=1)
 
     def section(self, results: list[Result]) -> Section:
         """Errors against batch sizes."""

@@ -29,19 +29,22 @@ class Regret(Experiment):
     title: ClassVar[str] = "Regret and its bounds"
     version: ClassVar[int] = 1
     methods: ClassVar[tuple[str, ...]] = (*OURS, *AMSGRAD)
+    takes_methods: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 3, "steps": 200},
         "quick": {"seeds": 10, "steps": 20_000},
         "paper": {},
     }
 
-    seeds: int = grid(30, "number of seeds")
+    seeds: int = grid(30, "number of seeds", least=1)
     problems: tuple[str, ...] = grid(tuple(PROBLEMS), "problems", tuple(PROBLEMS))
-    steps: int = setting(100_000, "number of losses")
-    alpha: float = setting(0.1, "step size of the first step")
-    dimension: int = setting(10, "number of coordinates")
-    radius: float = setting(1.0, "every coordinate lies between minus this and this")
-    marks: int = setting(40, "about so many times, evenly spaced on a logarithmic scale, at which the regret is kept")
+    steps: int = setting(100_000, "number of losses", least=1)
+    alpha: float = setting(0.1, "step size of the first step", least=0)
+    dimension: int = setting(10, "number of coordinates", least=1)
+    radius: float = setting(1.0, "every coordinate lies between minus this and this", least=0)
+    marks: int = setting(
+        40, "about so many times, evenly spaced on a logarithmic scale, at which the regret is kept", least=1
+    )
 
     def conditions(self) -> list[dict[str, Any]]:
         """A problem."""

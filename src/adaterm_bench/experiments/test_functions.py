@@ -67,13 +67,17 @@ class NoisySearch(Experiment):
         "paper": {},
     }
 
-    seeds: int = grid(100, "number of seeds")
+    seeds: int = grid(100, "number of seeds", least=1)
     functions: tuple[str, ...] = grid(tuple(FUNCTIONS), "functions to search", tuple(FUNCTIONS))
-    noises: tuple[float, ...] = grid((0.0, 0.01, 0.025, 0.05, 0.1, 0.15), "shares of steps with a wrong gradient")
-    steps: int = setting(15_000, "updates")
-    lr: float = setting(0.01, "learning rate")
-    width: float = setting(0.1, "wrong gradients are taken at most so far away, in each variable")
-    kept: int = setting(400, "at most so many points of the first seed's path are kept, most of them early ones")
+    noises: tuple[float, ...] = grid(
+        (0.0, 0.01, 0.025, 0.05, 0.1, 0.15), "shares of steps with a wrong gradient", most=1.0
+    )
+    steps: int = setting(15_000, "updates", least=1)
+    lr: float = setting(0.01, "learning rate", least=0)
+    width: float = setting(0.1, "wrong gradients are taken at most so far away, in each variable", least=0)
+    kept: int = setting(
+        400, "at most so many points of the first seed's path are kept, most of them early ones", least=1
+    )
 
     def conditions(self) -> list[dict[str, Any]]:
         """A function and a noise level."""

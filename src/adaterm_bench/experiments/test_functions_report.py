@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from adaterm import PAPER
 from adaterm_bench import figures
+from adaterm_bench.comparison import at_levels
 from adaterm_bench.report import Claim, Figure, Section, Table
 from adaterm_bench.selection import Grid, Values, selected
 from adaterm_bench.statistics import bootstrap_interval, mean, mean_std, ratio_interval, trend
@@ -45,7 +47,10 @@ def section(results: list[Result]) -> Section:
         "Test functions",
         "The search for a minimum where a share of the steps takes its gradient beside the point. The paper shows "
         "figures of these results, and no numbers. Errors are distances to the minimum after the last step.",
-        tables=[_table(name, grid) for name, grid in errors.items()],
+        tables=[
+            *(_table(name, grid) for name, grid in errors.items()),
+            *(table for name, grid in errors.items() for table in at_levels(name, grid, grid.levels[-1:])),
+        ],
         figures=[
             *(_errors(name, grid) for name, grid in errors.items()),
             *(_against(f"Degrees of freedom on {name}", grid, "final dof") for name, grid in dofs.items()),
@@ -59,7 +64,7 @@ def _table(name: str, grid: Grid) -> Table:
     rows = [[method, *map(_cell, values)] for method, values in grid.values.items()]
     note = (
         f"Mean and standard deviation of {len(grid.seeds)} trials, without those that diverged: that ended more than "
-        f"{FAR:g} away."
+        f"{FAR:g} away.{grid.note}"
     )
     if "RAdam" in grid.values and not (grid.values["RAdam"] <= FAR).all():
         note += " RAdam does, because its first steps are not scaled, and the slope is steep here."
@@ -102,7 +107,7 @@ def _paths(name: str, results: list[Result]) -> list[Figure]:
     levels = sorted({noise for _, noise in found})
     chosen = [(method, noise) for noise in sorted({*levels[:1], *levels[-1:]}) for method in ON_PATHS]
     paths = {
-        f"{method}\n{noise:.0%} noise": found[method, noise] for method, noise in chosen if (method, noise) in found
+        f"{method}\n{_share(noise)} noise": found[method, noise] for method, noise in chosen if (method, noise) in found
     }
     if not paths:
         return []
@@ -131,9 +136,9 @@ def _claims(errors: dict[str, Grid], dofs: dict[str, Grid]) -> list[Claim | None
 def _dof_falls(name: str, grid: Grid) -> Claim | None:
     if "AdaTerm" not in grid.values or len(grid.levels) < 2:
         return None
-    estimate, low, high, *_ = trend(grid.levels, grid.values["AdaTerm"])
+    found = trend(grid.levels, grid.values["AdaTerm"])
     text = f"On {name}, AdaTerm's degrees of freedom fall as noise rises."
-    return Claim(text, "rank correlation of noise and dof, with its sign turned", -estimate, -high, -low)
+    return Claim(text, "rank correlation of noise and dof", *found[:3], note=found.note, wants="below")
 
 
 def _dof_stays(name: str, grid: Grid) -> Claim | None:
@@ -141,15 +146,17 @@ def _dof_stays(name: str, grid: Grid) -> Claim | None:
     if method not in grid.values or len(grid.levels) < 2:
         return None
     values, most = grid.values[method], 0.1
-    estimate, low, high, *_ = ratio_interval(values[-1], values[0], mean, better="higher")
-    changes = sorted((abs(low - 1.0), abs(high - 1.0)))
-    least = 0.0 if low <= 1.0 <= high else changes[0]
+    found = ratio_interval(values[-1], values[0], mean, better="higher")
+    changes = sorted((abs(found.low - 1.0), abs(found.high - 1.0)))
     return Claim(
         f"On {name}, the degrees of freedom of At-Adam as published do not follow the noise.",
-        f"{most:.0%} less the relative change of the mean dof from least to most noise",
-        most - abs(estimate - 1.0),
-        most - changes[1],
-        most - least,
+        "relative change of the mean dof from least to most noise",
+        abs(found.estimate - 1.0),
+        0.0 if found.low <= 1.0 <= found.high else changes[0],
+        changes[1],
+        bound=most,
+        note=found.note,
+        wants="below",
     )
 
 
@@ -157,15 +164,16 @@ def _robust(grid: Grid | None) -> list[Claim | None]:
     if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
         return []
     level = grid.levels[-1]
-    estimate, low, high, *_ = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
-    text = f"On Rosenbrock with {level:.0%} noise, AdaTerm's error is at least 20 times below Adam's."
-    return [Claim(text, "Adam's mean error, in AdaTerm's", estimate, low, high, bound=20.0)]
+    found = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
+    text = f"On Rosenbrock with {_share(level)} noise, AdaTerm's error is at least 20 times below Adam's."
+    return [Claim(text, "Adam's mean error, in AdaTerm's", *found[:3], bound=20.0, note=found.note)]
 
 
 def _missed(grid: Grid | None) -> list[Claim | None]:
     if grid is None:
         return []
     claims: list[Claim | None] = []
+    wants: Literal["above", "below"]
     for method, level, missed in (
         ("At-Adam (as published)", grid.levels[0], True),
         ("At-Adam (as published)", grid.levels[-1], False),
@@ -174,14 +182,10 @@ def _missed(grid: Grid | None) -> list[Claim | None]:
     ):
         if method not in grid.values:
             continue
-        estimate, low, high, *_ = bootstrap_interval(grid.at(method, level), mean)
-        if missed:
-            text = f"With {level:.0%} noise, {method} misses the minimum of Michalewicz."
-            claims.append(Claim(text, "mean error", estimate, low, high, bound=MISSED))
-        else:
-            text = f"With {level:.0%} noise, {method} finds the minimum of Michalewicz."
-            what = f"{MISSED} less the mean error"
-            claims.append(Claim(text, what, MISSED - estimate, MISSED - high, MISSED - low))
+        found = bootstrap_interval(grid.at(method, level), mean)
+        text = f"With {_share(level)} noise, {method} {'misses' if missed else 'finds'} the minimum of Michalewicz."
+        note, wants = found.note or _sameness(level), "above" if missed else "below"
+        claims.append(Claim(text, "mean error", *found[:3], bound=MISSED, note=note, wants=wants))
     return claims
 
 
@@ -189,6 +193,15 @@ def _slow(grid: Grid | None) -> list[Claim | None]:
     if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
         return []
     level = grid.levels[0]
-    estimate, low, high, *_ = ratio_interval(grid.at("AdaTerm", level), grid.at("Adam", level), mean)
-    text = f"On McCormick with {level:.0%} noise, AdaTerm ends further from the minimum than Adam."
-    return [Claim(text, "AdaTerm's mean error, in Adam's", estimate, low, high, bound=1.0)]
+    found = ratio_interval(grid.at("AdaTerm", level), grid.at("Adam", level), mean)
+    text = f"On McCormick with {_share(level)} noise, AdaTerm ends further from the minimum than Adam."
+    note = found.note or _sameness(level)
+    return [Claim(text, "AdaTerm's mean error, in Adam's", *found[:3], bound=1.0, note=note)]
+
+
+def _share(level: float) -> str:
+    return f"{100.0 * level:g} %"
+
+
+def _sameness(level: float) -> str:
+    return "" if level else "Without noise all trials are one and the same, and the interval has no width."

@@ -1,0 +1,68 @@
+"""Every method beside AdaTerm, seed by seed: what a mean and its spread do not tell."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from adaterm_bench.intervals import Interval, Values
+from adaterm_bench.report import Table, number
+from adaterm_bench.selection import Grid
+from adaterm_bench.statistics import (
+    Better,
+    a_a_check,
+    bootstrap_interval,
+    interquartile_mean,
+    paired_difference,
+    probability_of_improvement,
+)
+
+OURS = "AdaTerm"
+
+
+def compared(title: str, grid: Grid, level: object, better: Better = "lower") -> list[Table]:
+    """A table at one level, if AdaTerm and a rival are there."""
+    rivals = [method for method in grid.values if method != OURS]
+    if OURS not in grid.values or not rivals or not grid.seeds:
+        return []
+    ours = grid.at(OURS, level)
+    rows = [[OURS, _shown(bootstrap_interval(ours, interquartile_mean, better=better)), "", ""]]
+    rows += [[rival, *_beside(grid.at(rival, level), ours, better)] for rival in rivals]
+    columns = ["method", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
+    note = (
+        f"{len(grid.seeds)} paired seeds, 95 % intervals by bootstrap. The difference is the interquartile mean of "
+        f"the seeds' differences; {better} is better.{_check(ours)}{grid.note}"
+    )
+    return [Table(title, columns, rows, note)]
+
+
+def _beside(rival: Values, ours: Values, better: Better) -> list[str]:
+    own = bootstrap_interval(rival, interquartile_mean, better=better)
+    apart = paired_difference(rival, ours, interquartile_mean, better=better)
+    chance = probability_of_improvement(ours, rival, better=better)
+    share = f"{chance.estimate:.0%} of seeds ({chance.low:.0%} to {chance.high:.0%})".replace("%", " %")
+    return [_shown(own), _shown(apart), share]
+
+
+def _shown(interval: Interval) -> str:
+    if not np.isfinite([interval.low, interval.high]).all():
+        return number(interval.estimate)
+    return f"{number(interval.estimate)} ({number(interval.low)} to {number(interval.high)})"
+
+
+def _check(ours: Values) -> str:
+    """What the machinery finds where there is nothing to find."""
+    if len(ours) < 6 or not np.isfinite(ours).all() or not np.ptp(ours):
+        return ""
+    found = a_a_check(ours, draws=200)
+    share = f"{100 * found.estimate:.1f} %"
+    return f" AdaTerm's runs against themselves, drawn anew 200 times, seem to differ in {share} of cases; 5 % are due."
+
+
+def at_levels(title: str, grid: Grid, levels: Sequence[float], better: Better = "lower") -> list[Table]:
+    """A table for each of the levels that are there, as shares of noise."""
+    return [
+        table
+        for level in dict.fromkeys(levels)
+        if level in grid.levels
+        for table in compared(f"{title}, {100 * level:g} % noise: beside AdaTerm", grid, level, better)
+    ]
