@@ -216,6 +216,8 @@ def _pool(arguments: argparse.Namespace) -> Pool:
     if arguments.runner == "ray":
         if arguments.ray_cpus <= 0:
             raise UsageError(f"--ray-cpus {arguments.ray_cpus}: this must be more than 0")
+        if len(devices) > 1:
+            raise UsageError("--device: Ray gives every batch its own GPUs, so name one, such as cuda, and --ray-gpus")
         gpus = arguments.ray_gpus if arguments.ray_gpus is not None else float(on_gpu)
         return ray.Ray(arguments.ray_address, arguments.device, max(workers, 1), arguments.ray_cpus, gpus)
     return local.Processes(workers, devices) if workers > 0 else local.Inline(devices[0])

@@ -49,7 +49,7 @@ td { max-width: 28rem; overflow-wrap: anywhere; } .scroll td { min-width: 5rem; 
 .not-reproduced { color: var(--no); background: var(--no-back); }
 .undecided { color: var(--open); background: var(--open-back); }
 .claims { width: 100%; } .claims td { overflow-wrap: break-word; }
-.claims .strip { width: 7.5rem; padding-right: 0; } .claims .value { white-space: nowrap; }
+.claims .strip { width: 7.5rem; padding-right: 0; } .claims .value { width: 40%; }
 .strip svg { display: block; width: 7.5rem; height: 1.25rem; margin-top: .15rem; overflow: visible; }
 .claim { margin: .8rem 0; padding: .8rem 1rem; background: var(--card); border-radius: .5rem; }
 .claim p { margin: .35rem 0 0; }
@@ -62,7 +62,7 @@ figure.plain svg { background: #fff; border-radius: .3rem; }
     max-width: 8.5rem; }
   .claims thead { display: none; }
   .claims tr { display: block; padding: .8rem 0; border-bottom: 1px solid var(--grid); }
-  .claims td, .claims .value { display: block; border: 0; padding: .12rem 0; white-space: normal; max-width: none; }
+  .claims td, .claims .value { display: block; border: 0; padding: .12rem 0; max-width: none; width: auto; }
 }
 @media print { .claim, figure, tr { break-inside: avoid; } }
 """
