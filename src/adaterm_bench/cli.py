@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import adaterm_bench
 from adaterm_bench import registry, status
 from adaterm_bench.coordinator import Pool, carry_out
+from adaterm_bench.data import DataError
 from adaterm_bench.flags import UsageError, add_flags, build, given
 from adaterm_bench.lock import locked
 from adaterm_bench.progress import Display
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _command(words)
-    except (NotFoundError, UsageError, ray.MissingError) as error:
+    except (DataError, NotFoundError, UsageError, ray.MissingError) as error:
         print(f"adaterm-bench: {error}", file=sys.stderr)
         return 2
     except StoreError as error:
@@ -129,16 +130,16 @@ def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -
         done = store.done()
         for line in store.corrupt:
             print(line, file=sys.stderr)
-        for order in orders:
-            store.plan(order.plan())
         origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": commit()}
         batches = {batch.key: batch for order in orders for batch in order.batches(done, origin)}
         keys = {trial.key for order in orders for trial in order.trials}
         left = 0
-        if batches:
+        pool = _pool(arguments, orders) if batches else None
+        for order in orders:  # only now: what cannot run is not kept as wanted
+            store.plan(order.plan())
+        if pool is not None:
             display = Display(len(keys), len(keys & done))
             try:
-                pool = _pool(arguments)
                 signal.signal(signal.SIGTERM, _interrupt)  # what a cluster's scheduler sends
                 left = carry_out(
                     list(batches.values()), pool, store, display, arguments.retries, 60.0 * arguments.minutes
@@ -203,7 +204,7 @@ def _seeds(text: str) -> list[int]:
         raise UsageError(f"--seeds {text}: give a number, or a list or range such as 1,5 or 3-7") from None
 
 
-def _pool(arguments: argparse.Namespace) -> Pool:
+def _pool(arguments: argparse.Namespace, orders: list[Order]) -> Pool:
     if arguments.workers is not None and arguments.workers < 0:
         raise UsageError(f"--workers {arguments.workers}: this must be 0, for none but this process, or more")
     if arguments.retries < 0:
@@ -212,6 +213,8 @@ def _pool(arguments: argparse.Namespace) -> Pool:
     on_gpu = devices[0].startswith("cuda")
     if arguments.runner == "local":
         _check_devices(devices)
+        for order in orders:
+            order.experiment.prepare()
     workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.cores()
     if arguments.runner == "ray":
         if arguments.ray_cpus <= 0:

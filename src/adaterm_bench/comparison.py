@@ -26,7 +26,7 @@ def compared(title: str, grid: Grid, level: object, better: Better = "lower") ->
         return []
     ours = grid.at(OURS, level)
     rows = [[OURS, _shown(bootstrap_interval(ours, interquartile_mean, better=better)), "", ""]]
-    rows += [[rival, *_beside(grid.at(rival, level), ours, better)] for rival in rivals]
+    rows += [[rival, *beside(grid.at(rival, level), ours, better)] for rival in rivals]
     columns = ["method", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
     note = (
         f"{len(grid.seeds)} paired seeds, 95 % intervals by bootstrap. The difference is the interquartile mean of "
@@ -35,7 +35,8 @@ def compared(title: str, grid: Grid, level: object, better: Better = "lower") ->
     return [Table(title, columns, rows, note)]
 
 
-def _beside(rival: Values, ours: Values, better: Better) -> list[str]:
+def beside(rival: Values, ours: Values, better: Better) -> list[str]:
+    """The interquartile mean of a rival's runs, its difference from ours, and the share of seeds that ours wins."""
     own = bootstrap_interval(rival, interquartile_mean, better=better)
     apart = paired_difference(rival, ours, interquartile_mean, better=better)
     chance = probability_of_improvement(ours, rival, better=better)

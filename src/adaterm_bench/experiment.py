@@ -60,6 +60,9 @@ class Experiment(ABC):
     def section(self, results: list[Result]) -> Section:
         """What the report shows of the results there are."""
 
+    def prepare(self) -> None:  # noqa: B027 (most experiments have nothing to do here)
+        """Called once before trials run on this machine: raise a `DataError` here if data is missing or broken."""
+
     def together(self, trial: Trial) -> Any:
         """Trials of a method for which this is equal run as one batch; by default each runs alone."""
         return trial.key

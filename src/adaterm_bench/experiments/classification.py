@@ -69,6 +69,13 @@ class Classification(Experiment):
         """The labels."""
         return [{"labels": labels} for labels in self.labels]
 
+    def prepare(self) -> None:
+        """Look at the data once, and not in every trial."""
+        if self.source == "cifar100":
+            cifar.load(cifar.folder(self.data))
+            if "human" in self.labels:
+                cifar.human_labels(cifar.folder(self.data))
+
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network."""
         (trial,) = trials

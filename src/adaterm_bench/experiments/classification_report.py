@@ -1,9 +1,141 @@
 """What the report shows of the classification."""
 
-from adaterm_bench.report import Section
+from typing import Any
+
+import numpy as np
+
+from adaterm_bench import figures
+from adaterm_bench.comparison import beside
+from adaterm_bench.published import PUBLISHED
+from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
+from adaterm_bench.selection import Grid, selected
+from adaterm_bench.statistics import bootstrap_interval, interquartile_mean, mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
+
+OURS = "AdaTerm"
+RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
+SHOWN = ("Adam", "AdamW (clipped)", "t-Adam", "At-Adam", OURS, "Large init")
+COLUMNS = {"0 %": "classification_0", "10 %": "classification_10"}
+NAMES = {"0 %": "right labels", "10 %": "10 % wrong labels", "human": "the labels of CIFAR-100N, 40 % of them wrong"}
 
 
 def section(results: list[Result]) -> Section:
-    """Stub."""
-    return Section("Classification", "")
+    """Accuracies beside the paper's, learning curves, and its claims."""
+    present = [labels for labels in NAMES if any(it.trial.condition["labels"] == labels for it in results)]
+    return Section(
+        "Classification",
+        "A ResNet-18 learns from images of CIFAR-100, of which a share has a wrong label, and is tested on right ones. "
+        "Methods with the same seed have the same initial weights, batches, crops and wrong labels. A wrong label is "
+        "memorised if the network ends by predicting it for its training image.",
+        tables=[table for labels in present for table in (_table(results, labels), *_pairs(results, labels))],
+        figures=[figure for labels in present for figure in (_curves(results, labels), _spread(results, labels))],
+        claims=[claim for labels in present for claim in _claims(results, labels)],
+    )
+
+
+def _of(results: list[Result], labels: str) -> dict[str, list[Result]]:
+    """The results with some labels, by method in the order of the report, and by seed."""
+    own = sorted((it for it in results if it.trial.condition["labels"] == labels), key=lambda it: it.trial.seed)
+    methods = dict.fromkeys([*RIVALS, OURS, *(it.trial.method for it in own)])
+    found = {method: [it for it in own if it.trial.method == method] for method in methods}
+    return {method: of for method, of in found.items() if of}
+
+
+def _percent(results: list[Result], outcome: str) -> list[float]:
+    values = (it.outcome[outcome] for it in results)
+    return [float("nan") if it is None else 100.0 * it for it in values]
+
+
+def _table(results: list[Result], labels: str) -> Table:
+    rows = []
+    paper = PUBLISHED.get(COLUMNS.get(labels, ""), {})
+    for method, own in _of(results, labels).items():
+        accuracy, memorised = mean_std(_percent(own, "accuracy")), mean_std(_percent(own, "memorised"))
+        dofs = [it.outcome["dof"] for it in own if it.outcome["dof"] is not None]
+        row = [
+            method,
+            str(len(own)),
+            f"{accuracy.mean:.2f}" if accuracy.seeds == 1 else plus_minus(accuracy.mean, accuracy.std),
+            plus_minus(100.0 * paper[method][0], 100.0 * paper[method][1]) if method in paper else "",
+            f"{_middle(own):.2f}",
+        ]
+        row += [f"{memorised.mean:.1f}"] if labels != "0 %" else []
+        rows.append([*row, number(float(np.mean(dofs))) if dofs else ""])
+    columns = ["method", "seeds", "ours", "the paper's", "interquartile mean"]
+    columns += [*(["memorised, %"] if labels != "0 %" else []), "median dof"]
+    note = "Test accuracy after the last epoch, in %: mean and standard deviation over seeds; the paper's of 24 trials."
+    return Table(f"Test accuracy, {NAMES[labels]}", columns, rows, note)
+
+
+def _middle(results: list[Result]) -> float:
+    return float(interquartile_mean(np.array(_percent(results, "accuracy"))))
+
+
+def _paired(results: list[Result], labels: str, first: str, second: str) -> Grid | None:
+    """The accuracies of two methods, in %, for the seeds that both have."""
+    both = [it for it in results if it.trial.method in (first, second)]
+    grid = selected(both, "accuracy", "labels", [first, second], labels=labels)
+    if set(grid.values) != {first, second}:
+        return None
+    return grid._replace(values={method: 100.0 * it for method, it in grid.values.items()})
+
+
+def _pairs(results: list[Result], labels: str) -> list[Table]:
+    rows = []
+    for rival in _of(results, labels):
+        grid = _paired(results, labels, rival, OURS) if rival != OURS else None
+        if grid is not None:
+            own = beside(grid.at(rival, labels), grid.at(OURS, labels), "higher")
+            rows.append([rival, str(len(grid.seeds)), *own])
+    columns = ["method", "seeds", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
+    note = "Test accuracy in %, over the seeds that both have; 95 % intervals by bootstrap, from six seeds on."
+    return [Table(f"Beside AdaTerm, {NAMES[labels]}", columns, rows, note)] if rows else []
+
+
+def _curves(results: list[Result], labels: str) -> Figure:
+    own = {method: it for method, it in _of(results, labels).items() if method in SHOWN}
+    values = {method: 100.0 * np.array([it.outcome["accuracies"] for it in of]) for method, of in own.items()}
+    settings = results[0].trial.settings
+    points = len(next(iter(values.values()))[0]) if values else 0
+    epochs = np.linspace(settings["epochs"] / max(points, 1), settings["epochs"], points)
+    return Figure(
+        f"Learning curves, {NAMES[labels]}",
+        lambda: figures.curves(epochs, values, "test accuracy, %", xlabel="epoch", log=False, better="higher"),
+        "Lines: medians over seeds; bands: quartiles.",
+    )
+
+
+def _spread(results: list[Result], labels: str) -> Figure:
+    values: dict[str, Any] = {method: _percent(of, "accuracy") for method, of in _of(results, labels).items()}
+    return Figure(
+        f"Final accuracy, {NAMES[labels]}",
+        lambda: figures.bars_with_spread(values, "test accuracy, %", start=None),
+        "Dots: seeds; markers: mean and standard deviation.",
+    )
+
+
+def _claims(results: list[Result], labels: str) -> list[Claim]:
+    rivals = ("Adam", "AdamW (clipped)") if labels == "human" else RIVALS
+    pairs = [(OURS, rival) for rival in rivals]
+    pairs += [("Large init", OURS)] if labels != "human" else []
+    claims = []
+    for better, worse in pairs:
+        grid = _paired(results, labels, better, worse)
+        if grid is not None:
+            found = paired_difference(grid.at(better, labels), grid.at(worse, labels), mean, better="higher")
+            text = f"With {NAMES[labels]}, {better} is more accurate than {worse}."
+            claims.append(Claim(text, "mean difference in points", *found[:3], note=found.note))
+    if labels in COLUMNS:
+        claims += _as_published(results, labels)
+    return claims
+
+
+def _as_published(results: list[Result], labels: str) -> list[Claim]:
+    """Whether our AdaTerm is as accurate as the paper's, or more."""
+    own = _of(results, labels).get(OURS)
+    if not own:
+        return []
+    found = bootstrap_interval(_percent(own, "accuracy"), mean, better="higher")
+    theirs, spread = (100.0 * it for it in PUBLISHED[COLUMNS[labels]][OURS])
+    text = f"With {NAMES[labels]}, AdaTerm reaches the paper's accuracy of {theirs:.2f} %, less its standard deviation."
+    return [Claim(text, "mean accuracy, %", *found[:3], bound=round(theirs - spread, 2), note=found.note)]

@@ -1,0 +1,215 @@
+"""CIFAR-100 as published or not at all, wrong labels that can be verified, and a ResNet-18 that learns."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from bench_command import command
+
+from adaterm_bench import cifar
+from adaterm_bench.cifar import DataError, Labelled
+from adaterm_bench.experiments.classification import Classification, Training, objective
+from adaterm_bench.resnet import ResNet18, seeded
+
+TINY = {"source": "synthetic", "images": 64, "batch_size": 32, "width": 2, "precision": "float32", "epochs": 2}
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A folder with two small files in the official layout, which pass for the published ones."""
+    folder = tmp_path / "cifar-100-binary"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name, rows in (("train.bin", 20), ("test.bin", 10)):
+        table = rng.integers(0, 256, (rows, cifar.ROW), dtype=np.uint8)
+        table[:, 0], table[:, 1] = 3, np.arange(rows)
+        (folder / name).write_bytes(table.tobytes())
+        monkeypatch.setitem(cifar.ROWS, name, rows)
+        monkeypatch.setitem(cifar.SHA1, name, hashlib.sha1(table.tobytes()).hexdigest())
+    for function in (cifar.load, cifar.human_labels):
+        function.cache_clear()
+    yield folder
+    for function in (cifar.load, cifar.human_labels):
+        function.cache_clear()
+
+
+def test_rows_are_planes_of_colours_after_two_labels(published):
+    train, test = cifar.load(cifar.folder(str(published.parent)))
+    assert (train.labels.tolist(), len(test.labels)) == (list(range(20)), 10)
+    row = np.frombuffer((published / "train.bin").read_bytes(), np.uint8).reshape(20, -1)[7, 2:]
+    assert train.pixels[7, 5, 9].tolist() == [int(row[plane * 1024 + 5 * 32 + 9]) for plane in range(3)]
+
+
+def test_the_folder_comes_by_option_or_environment(published, monkeypatch):
+    monkeypatch.setenv(cifar.VARIABLE, str(published))
+    assert cifar.folder("") == published
+    assert cifar.folder(str(published.parent)) == published
+    monkeypatch.delenv(cifar.VARIABLE)
+    with pytest.raises(DataError, match=r"--data DIR or set ADATERM_CIFAR100.*SHA-1 of train.bin must be"):
+        cifar.folder("")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda file: file.unlink(), "There is no .*train.bin"),
+        (
+            lambda file: file.write_bytes(file.read_bytes()[: 5 * cifar.ROW + 9]),
+            "ends in the middle of row 5, not 20 rows",
+        ),
+        (lambda file: file.write_bytes(file.read_bytes()[: 5 * cifar.ROW]), "has 5 rows, not 20 rows"),
+        (
+            lambda file: _change(file, 3 * cifar.ROW + 1, 111),
+            r"not the published file \(row 3, for one, has the label 111",
+        ),
+        (lambda file: _change(file, 99, 0), "is not the published file. Get"),
+    ],
+)
+def test_files_that_are_not_as_published_are_refused(published, damage, says):
+    damage(published / "train.bin")
+    with pytest.raises(DataError, match=says) as error:
+        cifar.load(published)
+    assert cifar.SITE in str(error.value)
+    assert cifar.SHA1["train.bin"] in str(error.value)
+
+
+def _change(file, place, value):
+    content = bytearray(file.read_bytes())
+    content[place] = value
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("form", ["npy", "pt"])
+def test_human_labels_of_either_form(published, form):
+    labels = np.arange(20) % 7
+    if form == "npy":
+        np.save(published.parent / "cifar100n_fine.npy", labels.astype(np.uint8))
+    else:
+        torch.save({"clean_label": labels, "noisy_label": labels}, published / "CIFAR-100_human.pt")
+    assert cifar.human_labels(published).tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (None, "no labels of CIFAR-100N"),
+        (np.zeros(19), "has the shape"),
+        (np.where(np.arange(20) == 4, 100, 0), "row 4: the label 100"),
+        (np.where(np.arange(20) == 6, np.nan, 0.0), "row 6: the label nan"),
+        ("text", "cannot be read"),
+    ],
+)
+def test_human_labels_that_are_wrong(published, labels, says):
+    file = published / "cifar100n_fine.npy"
+    if isinstance(labels, str):
+        file.write_text(labels)
+    elif labels is not None:
+        np.save(file, labels)
+    with pytest.raises(DataError, match=says):
+        cifar.human_labels(published)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_as_many_labels_as_asked_are_wrong_and_the_seed_decides_which(share):
+    labels = torch.arange(1000) % 100
+    wrong = cifar.wrong_labels(labels, share, 100, 5)
+    assert int((wrong != labels).sum()) == round(1000 * share)
+    assert 0 <= wrong.min() <= wrong.max() < 100
+    assert torch.equal(wrong, cifar.wrong_labels(labels, share, 100, 5))
+    if share:
+        assert cifar.fingerprint(wrong) != cifar.fingerprint(cifar.wrong_labels(labels, share, 100, 6))
+        counts = np.bincount(((wrong - labels) % 100)[wrong != labels], minlength=100)
+        assert counts[0] == 0
+
+
+def test_the_network_is_resnet_18_for_small_images():
+    network = ResNet18(100)
+    assert sum(it.numel() for it in network.parameters()) == 11_220_132
+    assert sum(isinstance(it, torch.nn.Conv2d) for it in network.modules()) == 20
+    shapes = []
+    for block in network.blocks:
+        block.register_forward_hook(lambda _, __, out: shapes.append(tuple(out.shape[1:])))
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 100)
+    assert shapes[1::2] == [(64, 32, 32), (128, 16, 16), (256, 8, 8), (512, 4, 4)]
+    std = network.blocks[0].first.weight.detach().std()
+    assert float(std) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)
+
+
+def test_the_seed_decides_the_initial_weights():
+    first = seeded(3, 10, 2).state_dict()
+    torch.rand(5)
+    assert all(torch.equal(it, first[name]) for name, it in seeded(3, 10, 2).state_dict().items())
+
+
+def test_batches_are_crops_of_padded_images_some_flipped():
+    """The loss of a batch drawn in the objective is that of the same batch cut by hand."""
+    data = cifar.synthetic(8, 100, 0)
+    training = Training(Classification(**{**TINY, "images": 32}), "Adam", _repeated(data, 4), 0, "cpu")
+    draws = torch.tensor([[3, 0, 8, 0], [5, 4, 4, 1], [0, 7, 2, 1]])
+    by_hand = []
+    for index, top, left, flip in draws.tolist():
+        padded = torch.nn.functional.pad(data.pixels[index].permute(2, 0, 1), (4, 4, 4, 4))
+        crop = padded[:, top : top + 32, left : left + 32]
+        by_hand.append(crop.flip(2) if flip else crop)
+    scale, centre = training.colours
+    batch = (torch.stack(by_hand).float() - centre.view(3, 1, 1)) / scale.view(3, 1, 1)
+    network = training.network.eval()
+    wanted = torch.nn.functional.cross_entropy(network(batch), data.labels[draws[:, 0]], label_smoothing=0.2)
+    found = objective(network, training.images, training.labels, training.colours, draws, 0.2, False)
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def _repeated(data, times):
+    return Labelled(data.pixels.repeat(times, 1, 1, 1), data.labels.repeat(times))
+
+
+def test_an_epoch_takes_every_image_at_most_once_in_an_order_of_its_own():
+    from adaterm_bench.experiments.classification import _drawn
+
+    first, second = (_drawn(100, 3, 32, [7, epoch]) for epoch in (0, 1))
+    assert len(first[..., 0].unique()) == 96
+    assert not torch.equal(first, second)
+    assert first[..., 1:3].min() >= 0
+    assert first[..., 1:3].max() <= 8
+    assert torch.equal(first, _drawn(100, 3, 32, [7, 0]))
+
+
+def test_it_learns_what_can_be_learnt():
+    settings = Classification(**{**TINY, "images": 512, "epochs": 6, "width": 4, "lr": 1e-2, "smoothing": 0.0})
+    data = cifar.synthetic(512, 4, 0)
+    training = Training(settings, "Adam", data, 0, "cpu")  # AdaTerm would still be starting
+    losses = [training.epoch(number) for number in range(6)]
+    assert losses[-1] < 0.6 * losses[0]
+    test = cifar.synthetic(200, 4, 1)
+    assert (training.predicted(test.pixels) == test.labels).double().mean() > 0.6
+
+
+def test_methods_with_one_seed_see_the_same_labels():
+    experiment = Classification(**TINY)
+    outcomes = {}
+    for trial in experiment.trials(["Adam", "AdaTerm", "AdamW (clipped)"], [1]):
+        (outcome,) = experiment.run([trial], "cpu", lambda fraction: None)
+        outcomes[trial.method, trial.condition["labels"]] = outcome
+        assert len(outcome["accuracies"]) == len(outcome["losses"]) == 2
+        assert (outcome["dof"] is not None) == (trial.method == "AdaTerm")
+    for labels, wrong in (("0 %", 0), ("10 %", 6), ("human", 26)):
+        seen = [outcomes[method, labels] for method in ("Adam", "AdaTerm", "AdamW (clipped)")]
+        assert {it["wrong"] for it in seen} == {wrong}
+        assert len({it["labels"] for it in seen}) == 1
+
+
+def test_it_runs_and_reports(tmp_path):
+    words = ["--preset", "smoke", "--methods", "Adam,AdaTerm,t-Adam", "--seeds", 2, "--workers", 2, "--out", tmp_path]
+    code, text = command("run", "classification", *words)
+    assert code == 0, text
+    assert command("report", tmp_path)[0] == 0
+    page = (tmp_path / "report/report.md").read_text()
+    assert "72.05 ± 0.43" in page
+    assert "With 10 % wrong labels, AdaTerm is more accurate than t-Adam." in page
+
+
+def test_without_data_the_error_says_where_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.delenv(cifar.VARIABLE, raising=False)
+    code, text = command("run", "classification", "--preset", "quick", "--out", tmp_path)
+    assert (code, cifar.VARIABLE in text, "Traceback" in text) == (2, True, False), text
