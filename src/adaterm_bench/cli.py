@@ -131,7 +131,8 @@ def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -
         for line in store.corrupt:
             print(line, file=sys.stderr)
         origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": commit()}
-        batches = {batch.key: batch for order in orders for batch in order.batches(done, origin)}
+        out = str(arguments.out.resolve()) if arguments.runner == "local" else ""
+        batches = {batch.key: batch for order in orders for batch in order.batches(done, origin, out)}
         keys = {trial.key for order in orders for trial in order.trials}
         left = 0
         pool = _pool(arguments, orders) if batches else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
+from adaterm_bench import scratch
 from adaterm_bench.progress import Display
 from adaterm_bench.store import Store
 from adaterm_bench.work import Attempt, Batch
@@ -71,6 +72,7 @@ def carry_out(
                 fractions.pop(batch.key, None)
                 if attempt.outcomes is not None:
                     store.add(batch.trials, attempt.outcomes, attempt.provenance)
+                    scratch.forget(batch.out, batch.key)
                     display.done += len(batch.trials)
                     longest = max(longest, attempt.provenance["seconds"])
                     continue

@@ -34,7 +34,7 @@ class Stepper(Protocol):
 
 _REGISTERED: dict[str, tuple[Factory, bool]] = {
     "Adam": (lambda params, lr: torch.optim.Adam(params, lr, **_fused(params)), True),
-    "RAdam": (lambda params, lr: torch.optim.RAdam(params, lr, capturable=params[0].is_cuda), True),
+    "RAdam": (lambda params, lr: torch.optim.RAdam(params, lr, foreach=True, capturable=params[0].is_cuda), True),
     "AdamW (clipped)": (lambda params, lr: _Clipped(params, lr, **_fused(params)), False),
 }
 
@@ -184,7 +184,7 @@ def tensors_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _fused(params: list[Tensor]) -> dict[str, Any]:
-    return {"fused": True, "capturable": True} if params[0].is_cuda else {}
+    return {"fused": True, "capturable": params[0].is_cuda}
 
 
 def _wide(values: Tensor, like: Tensor) -> Tensor:

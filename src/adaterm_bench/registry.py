@@ -15,7 +15,7 @@ from adaterm_bench.experiment import Experiment
 
 # In the order of the paper, which is that of the report; others come after them.
 PARTS = ("name", "title", "version", "methods", "presets")
-ORDER = ("figures", "test_functions", "regression", "batch_size", "regret", "classification")
+ORDER = ("figures", "test_functions", "regression", "batch_size", "regret", "classification", "prediction", "rl")
 
 
 class NotFoundError(Exception):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+from adaterm_bench import scratch
 from adaterm_bench.experiment import Experiment, Progress
 from adaterm_bench.provenance import provenance
 from adaterm_bench.registry import imported, in_source
@@ -25,6 +26,7 @@ class Batch:
     trials: list[Trial]
     origin: dict[str, Any]  # the commit and the command
     plugins: tuple[str, ...] = ()  # files and modules that register methods
+    out: str = ""  # the results directory, if it is to be seen from where the batch runs
 
     @cached_property
     def key(self) -> str:
@@ -58,7 +60,7 @@ class Order:
         """All of them, done or not."""
         return self.experiment.trials(self.methods, self.seeds)
 
-    def batches(self, done: Collection[str], origin: dict[str, Any]) -> list[Batch]:
+    def batches(self, done: Collection[str], origin: dict[str, Any], out: str = "") -> list[Batch]:
         """What is left to run."""
         groups: dict[Any, dict[str, Trial]] = {}
         for trial in self.trials:
@@ -67,7 +69,7 @@ class Order:
                 groups.setdefault(together, {})[trial.key] = trial
         settings = self._settings()
         return [
-            Batch(self.source, self.experiment.name, settings, list(trials.values()), origin, self.plugins)
+            Batch(self.source, self.experiment.name, settings, list(trials.values()), origin, self.plugins, out)
             for trials in groups.values()
         ]
 
@@ -98,7 +100,8 @@ def attempt(batch: Batch, device: str, progress: Progress) -> Attempt:
         for source in batch.plugins:
             imported(source)
         experiment = in_source(batch.source)[batch.name].kind(**batch.settings)
-        outcomes = experiment.run(batch.trials, device, progress)
+        with scratch.using(batch.out, batch.key):
+            outcomes = experiment.run(batch.trials, device, progress)
         if len(outcomes) != len(batch.trials):
             raise ValueError(f"{batch.name} gave {len(outcomes)} outcomes for {len(batch.trials)} trials")
         canonical(outcomes)  # raises here, and not in the coordinator, if it is not plain data

@@ -1,0 +1,322 @@
+"""The actor-critic of the paper's reinforcement learning, top to bottom; many seeds learn side by side.
+
+The paper names an algorithm (PPO-RPE, Kobayashi 2023) without its details, so this is "PPO-RPE-like". It learns only
+after each episode, from batches out of a small replay. Where the paper is silent:
+
+- The advantage is r + gamma V(s') - V(s), with a slow copy of the value network for V(s'). It is without V(s') after
+  a termination, but not at a time limit, after which the task would go on. With `trace` above 0 it looks further ahead:
+  V-trace (Espeholt et al., 2018), which trusts old actions only as far as the policy would still take them.
+- The ratio of densities is taken against that with which the action was drawn. With the relative ratio
+  rho / (rho / 2 + 1 / 2), its penalty is (C / 4) (rho - 1)^2 / (rho + 1), C = 4 |A| / (eps (2 - sign(A) eps)): at the
+  edge of the range that eps allows, nothing more can be gained.
+- Actions are clipped for the environment alone; the policy's density is that of the action before.
+
+Every tensor has a leading dimension of seeds, and every seed has its own optimizer, generator, replay and environment.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log, pi, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+Array = NDArray[np.float32]
+MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the paper says, and what it does not."""
+
+    hidden: tuple[int, ...] = (100,) * 5
+    gamma: float = 0.99
+    replay: int = 10_000  # the last so many steps
+    batches: int = 128  # after each episode
+    batch_size: int = 32
+    epsilon: float = 0.2  # how far the relative density ratio may go
+    follow: float = 0.005  # how fast the slow copy of the value network follows
+    trace: float = 0.0  # 0: one step ahead; towards 1: further
+    entropy: float = 0.0  # weight of the policy's log-scales: against an early end of exploration
+    normalise: bool = False  # observations, by their running mean and standard deviation
+
+
+# --- the policy: a multivariate Student's t-distribution with one chi-square for all dimensions
+
+
+def log_density(action: Tensor, location: Tensor, scale: Tensor, dof: Tensor) -> Tensor:
+    """The logarithm of its density; the last dimension is the action's, and `dof` has one entry there."""
+    dimension = action.shape[-1]
+    distance = ((action - location) / scale).square().sum(-1)
+    dof = dof.squeeze(-1)
+    whole = (dof + dimension) / 2
+    constant = torch.lgamma(whole) - torch.lgamma(dof / 2) - dimension / 2 * (torch.log(dof) + log(pi))
+    return constant - torch.log(scale).sum(-1) - whole * torch.log1p(distance / dof)
+
+
+def draw(location: Array, scale: Array, dof: float, generator: np.random.Generator) -> Array:
+    """One action: a Gaussian one, stretched in all its dimensions by the root of the same inverse chi-square."""
+    stretch = sqrt(dof / max(2.0 * generator.standard_gamma(dof / 2.0), 1e-30))
+    noise: Array = generator.standard_normal(location.shape, dtype=np.float32)
+    return np.clip(location + scale * noise * np.float32(stretch), -1e6, 1e6).astype(np.float32)
+
+
+def split(out: Tensor, dimension: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Location, scale and degrees of freedom from what the network gives."""
+    location, scale, dof = torch.split(out, [dimension, dimension, 1], -1)
+    return location, functional.softplus(scale) + 1e-3, functional.softplus(dof) + 1.0
+
+
+# --- the networks: layers of many seeds as batched matrices
+
+
+def layers(seeds: Sequence[int], widths: Sequence[int], number: int) -> list[Tensor]:
+    """Weights and biases as torch's layers begin, those of the last layer a tenth of that; the seed decides them."""
+    made = []
+    for seed in seeds:
+        generator = np.random.default_rng([seed, 10, number])
+        own = []
+        for place, (inputs, outputs) in enumerate(pairwise(widths)):
+            size = (0.1 if place == len(widths) - 2 else 1.0) / sqrt(inputs)
+            own += [generator.uniform(-size, size, shape) for shape in ((inputs, outputs), (1, outputs))]
+        made.append(own)
+    return [torch.tensor(np.stack(one), dtype=torch.float32) for one in zip(*made, strict=True)]
+
+
+def forward(params: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Seeds by samples by features; every hidden layer is normalised, without learnt factors, and passes Swish."""
+    for place in range(0, len(params) - 2, 2):
+        x = torch.baddbmm(params[place + 1], x, params[place])
+        x = functional.silu(functional.layer_norm(x, x.shape[-1:]))
+    return torch.baddbmm(params[-1], x, params[-2])
+
+
+# --- the memory
+
+
+class Replay:
+    """The last steps of every seed, in the order in which they were taken."""
+
+    def __init__(self, seeds: int, size: int, observation: int, action: int) -> None:
+        self.size, self.count = size, np.zeros(seeds, dtype=np.int64)  # of steps that were ever added
+        self.fields = {
+            "state": np.zeros((seeds, size, observation), np.float32),
+            "next": np.zeros((seeds, size, observation), np.float32),
+            "action": np.zeros((seeds, size, action), np.float32),
+            "log_density": np.zeros((seeds, size), np.float32),  # of the action, when it was drawn
+            "reward": np.zeros((seeds, size), np.float32),
+            "goes_on": np.zeros((seeds, size), np.float32),  # 0 where the task has ended
+            "last": np.zeros((seeds, size), np.float32),  # 1 at the end of an episode, by a time limit too
+        }
+
+    def add(self, seed: int, **step: Any) -> None:
+        """Keep a step in place of the oldest."""
+        place = self.count[seed] % self.size
+        for name, value in step.items():
+            self.fields[name][seed, place] = value
+        self.count[seed] += 1
+
+    def filled(self) -> dict[str, Array]:
+        """The part that is in use."""
+        return {name: it[:, : min(int(self.count.max()), self.size)] for name, it in self.fields.items()}
+
+    def indices(self, generators: Sequence[np.random.Generator], batches: int, size: int) -> NDArray[np.int64]:
+        """Which steps to learn from: seeds by batches by samples, each from its own generator."""
+        filled = np.minimum(self.count, self.size)
+        return np.stack([it.integers(0, n, (batches, size)) for it, n in zip(generators, filled, strict=True)])
+
+
+# --- the learner
+
+
+class Learner:
+    """Policies and values of many seeds, and how they learn."""
+
+    def __init__(self, choices: Choices, seeds: Sequence[int], spaces: tuple[int, int], make: MakeOptimizer) -> None:
+        self.choices, self.seeds, (observation, self.dimension) = choices, list(seeds), spaces
+        self.policy = layers(seeds, (observation, *choices.hidden, 2 * self.dimension + 1), 0)
+        self.value = layers(seeds, (observation, *choices.hidden, 1), 1)
+        self.slow = [it.clone() for it in self.value]
+        self.params = [*self.policy, *self.value]
+        for it in self.params:
+            it.requires_grad_()
+        self.own = [[it.detach()[place] for it in self.params] for place in range(len(seeds))]
+        self.optimizers = [make(own) for own in self.own]
+        self.replay = Replay(len(seeds), choices.replay, observation, self.dimension)
+        self.generators = [np.random.default_rng([seed, 11]) for seed in seeds]
+        self.moments = np.zeros((3, len(seeds), observation))  # count, mean and sum of squares of the observations
+
+    @torch.inference_mode()
+    def act(self, states: Array) -> tuple[Array, Array, Array]:
+        """Location, scale and degrees of freedom in one state of every seed."""
+        out = forward(self.policy, torch.from_numpy(self.normal(states))[:, None])
+        location, scale, dof = (it[:, 0].numpy() for it in split(out, self.dimension))
+        return location, scale, dof
+
+    def seen(self, seed: int, state: Array) -> None:
+        """Let an observation into the running moments."""
+        count, mean, squares = self.moments[:, seed]
+        count += 1.0
+        before = state - mean
+        mean += before / count
+        squares += before * (state - mean)
+
+    def normal(self, states: Array) -> Array:
+        """Observations (seeds first) as the networks see them."""
+        if not self.choices.normalise:
+            return states
+        count, mean, squares = self.moments
+        scale = np.sqrt(np.maximum(squares / np.maximum(count, 1.0), 1e-4))
+        shape = (len(mean), *(1,) * (states.ndim - 2), -1)
+        return np.clip((states - mean.reshape(shape)) / scale.reshape(shape), -10.0, 10.0).astype(np.float32)
+
+    def learn(self) -> None:
+        """All batches that follow an episode."""
+        fields = self.replay.filled()
+        data = {name: torch.from_numpy(it) for name, it in fields.items()}
+        data["state"], data["next"] = (torch.from_numpy(self.normal(fields[it])) for it in ("state", "next"))
+        if self.choices.trace:
+            data["target"], data["advantage"] = self._traced(data)
+        chosen = self.replay.indices(self.generators, self.choices.batches, self.choices.batch_size)
+        rows = torch.arange(len(self.seeds))[:, None]
+        for batch in torch.from_numpy(chosen).unbind(1):
+            self._step({name: it[rows, batch] for name, it in data.items()})
+
+    def _step(self, batch: dict[str, Tensor]) -> None:
+        value = forward(self.value, batch["state"]).squeeze(-1)
+        with torch.no_grad():
+            if "target" in batch:
+                target, advantage = batch["target"], batch["advantage"]
+            else:
+                ahead = forward(self.slow, batch["next"]).squeeze(-1)
+                target = batch["reward"] + self.choices.gamma * batch["goes_on"] * ahead
+                advantage = target - value
+        location, scale, dof = split(forward(self.policy, batch["state"]), self.dimension)
+        density = log_density(batch["action"], location, scale, dof)
+        ratio = (density - batch["log_density"]).clamp(-10.0, 10.0).exp()
+        gain = surrogate(ratio, advantage, self.choices.epsilon)
+        loss = functional.smooth_l1_loss(value, target, reduction="none") - gain
+        if self.choices.entropy:
+            loss = loss - self.choices.entropy * scale.log().sum(-1)
+        gradients = torch.autograd.grad(loss.mean(1).sum(), self.params)
+        for place, (own, optimizer) in enumerate(zip(self.own, self.optimizers, strict=True)):
+            for mine, gradient in zip(own, gradients, strict=True):
+                mine.grad = gradient[place]
+            optimizer.step()
+        torch._foreach_lerp_(self.slow, [it.detach() for it in self.value], self.choices.follow)
+
+    @torch.no_grad()
+    def _traced(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """V-trace's targets of the value and advantages, for the whole memory, as the networks are now."""
+        gamma, trace = self.choices.gamma, self.choices.trace
+        now, ahead = (forward(self.value, data[it]).squeeze(-1) for it in ("state", "next"))
+        density = log_density(data["action"], *split(forward(self.policy, data["state"]), self.dimension))
+        trust = (density - data["log_density"]).clamp(-10.0, 10.0).exp().clamp_max(1.0)
+        surprise = trust * (data["reward"] + gamma * data["goes_on"] * ahead - now)
+        carried = gamma * trace * trust * (1.0 - data["last"])
+        rows = np.arange(len(now))[:, None]
+        filled = now.shape[1]
+        order = (self.replay.count[:, None] - 1 - np.arange(filled)) % filled  # the newest first
+        corrections = summed_back(surprise.numpy()[rows, order].T, carried.numpy()[rows, order].T).T
+        correction, after = np.zeros((2, *now.shape), np.float32)
+        correction[rows, order] = corrections
+        after[rows, order[:, 1:]] = corrections[:, :-1]  # the correction of the step that follows
+        bootstrap = ahead + torch.from_numpy(after) * (1.0 - data["last"])
+        advantage = data["reward"] + gamma * data["goes_on"] * bootstrap - now
+        return now + torch.from_numpy(correction), advantage
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a later run needs to go on."""
+        return {
+            "params": [it.detach() for it in self.params],
+            "slow": self.slow,
+            "optimizers": [it.state_dict() for it in self.optimizers],
+            "replay": {name: torch.from_numpy(it) for name, it in self.replay.fields.items()},
+            "count": torch.from_numpy(self.replay.count),
+            "moments": torch.from_numpy(self.moments),
+            "generators": [it.bit_generator.state for it in self.generators],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        with torch.no_grad():
+            for mine, kept in zip([*self.params, *self.slow], [*state["params"], *state["slow"]], strict=True):
+                mine.copy_(kept)
+        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        for name, it in self.replay.fields.items():
+            it[...] = state["replay"][name].numpy()
+        self.replay.count[...] = state["count"].numpy()
+        self.moments[...] = state["moments"].numpy()
+        for generator, kept in zip(self.generators, state["generators"], strict=True):
+            generator.bit_generator.state = kept
+
+
+def summed_back(surprise: Array, carried: Array) -> Array:
+    """Each step's surprise and what the steps after it carry back; the newest step comes first."""
+    found = np.empty_like(surprise)
+    following = np.zeros_like(surprise[0])
+    for place in range(len(surprise)):
+        following = surprise[place] + carried[place] * following
+        found[place] = following
+    return found
+
+
+def surrogate(ratio: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
+    """What the policy maximises: the advantage at the ratio of densities, less the penalty on leaving 1."""
+    limit = 4.0 * advantage.abs() / (epsilon * (2.0 - advantage.sign() * epsilon))
+    return ratio * advantage - limit / 4.0 * (ratio - 1.0).square() / (ratio + 1.0)
+
+
+# --- episodes
+
+
+def episode(learner: Learner, environments: Sequence[Any], resets: Sequence[int], explore: bool) -> NDArray[np.float64]:
+    """One episode of every seed, in step with each other, and its return; with `explore` it is remembered."""
+    states = np.stack([it.reset(seed=seed)[0] for it, seed in zip(environments, resets, strict=True)]).astype(
+        np.float32
+    )
+    returns, running = np.zeros(len(environments)), list(range(len(environments)))
+    while running:
+        location, scale, dof = learner.act(states)
+        actions = location
+        if explore:
+            drawn = [draw(*it, learner.generators[place]) for place, it in _each(location, scale, dof)]
+            actions = np.stack(drawn)
+            densities = _densities(actions, location, scale, dof)
+        for place in list(running):
+            action = np.clip(actions[place], -1.0, 1.0)
+            after, reward, terminated, truncated, _ = environments[place].step(action)
+            returns[place] += reward
+            if explore:
+                learner.seen(place, states[place])
+                learner.replay.add(
+                    place,
+                    state=states[place],
+                    next=after,
+                    action=actions[place],
+                    log_density=densities[place],
+                    reward=reward,
+                    goes_on=not terminated,
+                    last=terminated or truncated,
+                )
+            states[place] = after
+            if terminated or truncated:
+                running.remove(place)
+    return returns
+
+
+def _each(*columns: Array) -> list[tuple[int, tuple[Array, Array, float]]]:
+    location, scale, dof = columns
+    return [(place, (location[place], scale[place], float(dof[place, 0]))) for place in range(len(location))]
+
+
+@torch.inference_mode()
+def _densities(*columns: Array) -> Array:
+    found: Array = log_density(*(torch.from_numpy(it) for it in columns)).numpy()
+    return found

@@ -1,0 +1,122 @@
+"""Reinforcement learning of Hopper and Ant (section 6.1, appendix D)."""
+
+import io
+import time
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from adaterm import PAPER
+from adaterm_bench import environments, scratch
+from adaterm_bench.actor_critic import Choices, Learner, episode
+from adaterm_bench.environments import TASKS
+from adaterm_bench.experiment import Experiment, Progress, grid, setting
+from adaterm_bench.methods import optimizer_for
+from adaterm_bench.report import Section
+from adaterm_bench.trial import Result, Trial
+
+VARIANTS = {"specified": Choices(), "tuned": Choices(trace=0.9)}
+EVERY = 60.0  # seconds between checkpoints
+
+
+@dataclass(frozen=True)
+class Reinforcement(Experiment):
+    """An actor-critic learns to walk, from a replay of its last steps, after each episode."""
+
+    name: ClassVar[str] = "rl"
+    title: ClassVar[str] = "Reinforcement learning"
+    version: ClassVar[int] = 1
+    methods: ClassVar[tuple[str, ...]] = tuple(PAPER)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "smoke": {"seeds": 2, "tasks": ("Swing",), "episodes": 3, "test_episodes": 2, "batches": 4, "hidden": (8, 8)},
+        "quick": {"seeds": 2, "tasks": ("Hopper (MuJoCo)",), "episodes": 60, "test_episodes": 5},
+        "paper": {},
+    }
+
+    seeds: int = grid(24, "number of seeds", least=1)
+    tasks: tuple[str, ...] = grid(("Hopper", "Ant"), "what is to be learnt", tuple(TASKS))
+    variants: tuple[str, ...] = grid(("specified",), "of the algorithm", tuple(VARIANTS))
+    side_by_side: int = grid(3, "seeds that learn side by side in one process", least=1)
+    episodes: int = setting(2000, "episodes to learn from", least=1)
+    test_episodes: int = setting(20, "episodes to test the final policy in, without exploration", least=1)
+    lr: float = setting(1e-4, "learning rate", least=0)
+    batches: int = setting(128, "batches of 32 to learn from after each episode", least=1)
+    hidden: tuple[int, ...] = setting((100,) * 5, "widths of the hidden layers", least=1)
+
+    def conditions(self) -> list[dict[str, Any]]:
+        """A task, and a variant of the algorithm."""
+        return [{"task": task, "variant": variant} for task in self.tasks for variant in self.variants]
+
+    def together(self, trial: Trial) -> Any:
+        """Some seeds of a method on a task."""
+        return trial.condition["task"], trial.condition["variant"], trial.seed // self.side_by_side
+
+    def prepare(self) -> None:
+        """Find out now whether the simulators are there."""
+        for task in self.tasks:
+            environments.make(task).close()
+
+    def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
+        """All trials side by side, episode by episode; what a crash interrupts goes on from the last checkpoint."""
+        task, variant, method = trials[0].condition["task"], trials[0].condition["variant"], trials[0].method
+        worlds = [environments.make(task) for _ in trials]
+        spaces = worlds[0].observation_space.shape[0], worlds[0].action_space.shape[0]
+        choices = _changed(VARIANTS[variant], self, task)
+        learner = Learner(choices, [it.seed for it in trials], spaces, lambda own: optimizer_for(method, own, self.lr))
+        returns: list[list[float]] = []
+        begun = last = time.monotonic()
+        if (kept := scratch.saved()) is not None:
+            learner.load_state_dict(kept["learner"])
+            returns = kept["returns"]
+            begun -= kept["seconds"]
+        for number in range(len(returns), self.episodes):
+            returns.append(episode(learner, worlds, _resets(trials, number), explore=True).tolist())
+            learner.learn()
+            progress((number + 1) / self.episodes)
+            if time.monotonic() - last > EVERY:
+                last = time.monotonic()
+                scratch.save({"learner": learner.state_dict(), "returns": returns, "seconds": last - begun})
+        tests = [
+            episode(learner, worlds, _resets(trials, 10_000_000 + number), explore=False)
+            for number in range(self.test_episodes)
+        ]
+        for world in worlds:
+            world.close()
+        for place, trial in enumerate(trials):
+            scratch.keep(f"{trial.key}.npz", _policy(learner, place))
+        return [
+            {
+                "return": float(np.mean([it[place] for it in tests])),
+                "test_returns": [float(it[place]) for it in tests],
+                "returns": [round(it[place], 2) for it in returns],
+                "steps": int(learner.replay.count[place]),
+                "updates": self.episodes * self.batches,
+                "seconds": round((time.monotonic() - begun) / len(trials), 3),  # its share of the batch's
+            }
+            for place in range(len(trials))
+        ]
+
+    def section(self, results: list[Result]) -> Section:
+        """Learning curves, returns beside the paper's, and its claims."""
+        from adaterm_bench.experiments.rl_report import section
+
+        return section(results)
+
+
+def _changed(choices: Choices, settings: Reinforcement, task: str) -> Choices:
+    """MuJoCo's observations have no common scale; PyBullet's are scaled already."""
+    return replace(choices, batches=settings.batches, hidden=settings.hidden, normalise="MuJoCo" in task)
+
+
+def _resets(trials: list[Trial], number: int) -> list[int]:
+    """The seeds from which an episode's worlds begin."""
+    return [(it.seed * 1_000_003 + number) % 2**31 for it in trials]
+
+
+def _policy(learner: Learner, place: int) -> bytes:
+    """A policy's weights, and how it normalises observations, as a NumPy archive."""
+    content = io.BytesIO()
+    weights = {f"layer{index}": it.detach()[place].numpy() for index, it in enumerate(learner.policy)}
+    np.savez_compressed(content, allow_pickle=False, moments=learner.moments[:, place], **weights)
+    return content.getvalue()

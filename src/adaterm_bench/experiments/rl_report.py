@@ -1,0 +1,134 @@
+"""What the report shows of the reinforcement learning."""
+
+import numpy as np
+
+from adaterm_bench import figures
+from adaterm_bench.comparison import beside
+from adaterm_bench.environments import TASKS
+from adaterm_bench.published import PUBLISHED
+from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
+from adaterm_bench.selection import Grid, selected
+from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference
+from adaterm_bench.trial import Result
+
+OURS = "AdaTerm"
+RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
+COLUMNS = {"Hopper": "rl_hopper", "Ant": "rl_ant"}
+SMOOTH = 50  # episodes over which learning curves are averaged
+Case = tuple[str, str]  # a task and a variant of the algorithm
+
+
+def section(results: list[Result]) -> Section:
+    """Learning curves, returns beside the paper's, and its claims."""
+    cases = sorted({_case(it) for it in results}, key=lambda it: (list(TASKS).index(it[0]), it[1]))
+    return Section(
+        "Reinforcement learning",
+        "An actor-critic in the manner of PPO-RPE learns after each episode from a replay of its last 10,000 steps. "
+        "Returns are those of the final policy in test episodes, without exploration; curves are those of training.",
+        tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))]
+        + [_speed(results)],
+        figures=[_curves(results, case) for case in cases],
+        claims=[claim for case in cases for claim in _claims(results, case)],
+    )
+
+
+def _case(result: Result) -> Case:
+    return result.trial.condition["task"], result.trial.condition["variant"]
+
+
+def _title(case: Case) -> str:
+    return case[0] if case[1] == "specified" else f"{case[0]}, {case[1]}"
+
+
+def _of(results: list[Result], case: Case) -> dict[str, list[Result]]:
+    own = sorted((it for it in results if _case(it) == case), key=lambda it: it.trial.seed)
+    methods = dict.fromkeys([*RIVALS, OURS, *(it.trial.method for it in own)])
+    found = {method: [it for it in own if it.trial.method == method] for method in methods}
+    return {method: of for method, of in found.items() if of}
+
+
+def _table(results: list[Result], case: Case) -> Table:
+    paper = PUBLISHED.get(COLUMNS.get(case[0], ""), {})
+    rows = []
+    for method, own in _of(results, case).items():
+        values = np.array([it.outcome["return"] for it in own])
+        late = [np.mean(it.outcome["returns"][-SMOOTH:]) for it in own]
+        best = [np.max(_smooth(it.outcome["returns"])) for it in own]
+        spread = mean_std(values)
+        rows.append(
+            [
+                method,
+                str(len(own)),
+                number(spread.mean) if spread.seeds == 1 else plus_minus(spread.mean, spread.std),
+                plus_minus(*paper[method]) if method in paper else "",
+                number(float(interquartile_mean(values))),
+                number(float(np.mean(late))),
+                number(float(np.mean(best))),
+            ]
+        )
+    columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "training, at the end", "training, best"]
+    note = (
+        f"Mean and standard deviation over seeds, the paper's over 24; training returns are means of {SMOOTH} episodes."
+    )
+    return Table(f"{_title(case)}: return", columns, rows, note)
+
+
+def _smooth(returns: list[float]) -> list[float]:
+    width = min(SMOOTH, len(returns))
+    found: list[float] = np.convolve(returns, np.ones(width) / width, "valid").tolist()
+    return found
+
+
+def _paired(results: list[Result], case: Case, rival: str) -> Grid | None:
+    both = [it for it in results if it.trial.method in (rival, OURS)]
+    grid = selected(both, "return", "task", [rival, OURS], task=case[0], variant=case[1])
+    return grid if set(grid.values) == {rival, OURS} and rival != OURS else None
+
+
+def _pairs(results: list[Result], case: Case) -> list[Table]:
+    grids = {rival: _paired(results, case, rival) for rival in _of(results, case)}
+    rows = [
+        [rival, str(len(grid.seeds)), *beside(grid.at(rival, case[0]), grid.at(OURS, case[0]), "higher")]
+        for rival, grid in grids.items()
+        if grid is not None
+    ]
+    columns = ["method", "seeds", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
+    note = "Returns of the final policy, over the seeds that both have; 95 % intervals by bootstrap, from six seeds on."
+    return [Table(f"{_title(case)}: beside AdaTerm", columns, rows, note)] if rows else []
+
+
+def _speed(results: list[Result]) -> Table:
+    """How fast it ran: trials share the core of their batch."""
+    rows = []
+    for task in dict.fromkeys(it.trial.condition["task"] for it in results):
+        own = [it.outcome for it in results if it.trial.condition["task"] == task]
+        seconds, steps, updates = (sum(it[name] for it in own) for name in ("seconds", "steps", "updates"))
+        hours = seconds / len(own) * 24 * len((OURS, *RIVALS)) / 3600.0
+        rows.append(
+            [task, number(steps / seconds), number(updates / seconds), f"{seconds / len(own):.0f} s", number(hours)]
+        )
+    columns = ["task", "steps a second", "updates a second", "a trial", "core hours of 24 seeds of 6 methods"]
+    return Table("Speed, of one core", columns, rows, "Cores are shared with whatever else runs on the machine.")
+
+
+def _curves(results: list[Result], case: Case) -> Figure:
+    own = _of(results, case)
+    shortest = min(len(it.outcome["returns"]) for of in own.values() for it in of)
+    values = {method: np.array([_smooth(it.outcome["returns"][:shortest]) for it in of]) for method, of in own.items()}
+    points = len(next(iter(values.values()))[0])
+    episodes = np.arange(points) + min(SMOOTH, shortest)
+    return Figure(
+        f"{_title(case)}: learning curves",
+        lambda: figures.curves(episodes, values, "return", xlabel="episode", log=False, better="higher"),
+        f"Means over {SMOOTH} episodes of training. Lines: medians over seeds; bands: quartiles.",
+    )
+
+
+def _claims(results: list[Result], case: Case) -> list[Claim]:
+    claims = []
+    for rival in RIVALS:
+        if (grid := _paired(results, case, rival)) is not None:
+            found = paired_difference(grid.at(OURS, case[0]), grid.at(rival, case[0]), mean, better="higher")
+            text = f"On {_title(case)}, AdaTerm's final policy has a higher return than that of {rival}."
+            claims.append(Claim(text, "mean difference", *found[:3], note=found.note))
+    return claims
