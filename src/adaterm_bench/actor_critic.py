@@ -88,12 +88,17 @@ def layers(seeds: Sequence[int], widths: Sequence[int], number: int) -> list[Ten
     return [torch.tensor(np.stack(one), dtype=torch.float32) for one in zip(*made, strict=True)]
 
 
-def forward(params: Sequence[Tensor], x: Tensor) -> Tensor:
+def trunk(params: Sequence[Tensor], x: Tensor) -> Tensor:
     """Seeds by samples by features; every hidden layer is normalised, without learnt factors, and passes Swish."""
-    for place in range(0, len(params) - 2, 2):
+    for place in range(0, len(params), 2):
         x = torch.baddbmm(params[place + 1], x, params[place])
         x = functional.silu(functional.layer_norm(x, x.shape[-1:]))
-    return torch.baddbmm(params[-1], x, params[-2])
+    return x
+
+
+def head(params: Sequence[Tensor], x: Tensor) -> Tensor:
+    """The last layer."""
+    return torch.baddbmm(params[1], x, params[0])
 
 
 # --- the memory
@@ -139,22 +144,46 @@ class Learner:
 
     def __init__(self, choices: Choices, seeds: Sequence[int], spaces: tuple[int, int], make: MakeOptimizer) -> None:
         self.choices, self.seeds, (observation, self.dimension) = choices, list(seeds), spaces
-        self.policy = layers(seeds, (observation, *choices.hidden, 2 * self.dimension + 1), 0)
-        self.value = layers(seeds, (observation, *choices.hidden, 1), 1)
-        self.slow = [it.clone() for it in self.value]
-        self.params = [*self.policy, *self.value]
-        for it in self.params:
-            it.requires_grad_()
-        self.own = [[it.detach()[place] for it in self.params] for place in range(len(seeds))]
+        policy = layers(seeds, (observation, *choices.hidden, 2 * self.dimension + 1), 0)
+        value = layers(seeds, (observation, *choices.hidden, 1), 1)
+        # The hidden layers of both networks lie one behind the other, so that one pass goes through both.
+        self.hidden = [torch.cat(pair).requires_grad_() for pair in zip(policy[:-2], value[:-2], strict=True)]
+        self.policy_head, self.value_head = ([it.requires_grad_() for it in own[-2:]] for own in (policy, value))
+        self.params = [*self.hidden, *self.policy_head, *self.value_head]
+        self.slow = [it.detach().clone() for it in self._value()]
+        self.own = [self._own([it.detach() for it in self.params], place) for place in range(len(seeds))]
         self.optimizers = [make(own) for own in self.own]
         self.replay = Replay(len(seeds), choices.replay, observation, self.dimension)
         self.generators = [np.random.default_rng([seed, 11]) for seed in seeds]
         self.moments = np.zeros((3, len(seeds), observation))  # count, mean and sum of squares of the observations
 
+    def _policy(self) -> list[Tensor]:
+        return [*(it[: len(self.seeds)] for it in self.hidden), *self.policy_head]
+
+    def _value(self) -> list[Tensor]:
+        return [*(it[len(self.seeds) :] for it in self.hidden), *self.value_head]
+
+    def _own(self, stacked: Sequence[Tensor], place: int) -> list[Tensor]:
+        """What belongs to one seed of tensors such as `params`: the layers of its policy, then of its value."""
+        hidden, heads = stacked[:-4], stacked[-4:]
+        both = [[it[place + shift] for it in hidden] for shift in (0, len(self.seeds))]
+        return [*both[0], *(it[place] for it in heads[:2]), *both[1], *(it[place] for it in heads[2:])]
+
+    def weights(self, place: int) -> list[Tensor]:
+        """One seed's policy, layer by layer."""
+        return [it.detach()[place] for it in self._policy()]
+
+    def both(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """What the policy network gives, and the values."""
+        hidden = trunk(self.hidden, torch.cat([states, states]))
+        policy, value = hidden.chunk(2)
+        return head(self.policy_head, policy), head(self.value_head, value).squeeze(-1)
+
     @torch.inference_mode()
     def act(self, states: Array) -> tuple[Array, Array, Array]:
         """Location, scale and degrees of freedom in one state of every seed."""
-        out = forward(self.policy, torch.from_numpy(self.normal(states))[:, None])
+        policy = self._policy()
+        out = head(policy[-2:], trunk(policy[:-2], torch.from_numpy(self.normal(states))[:, None]))
         location, scale, dof = (it[:, 0].numpy() for it in split(out, self.dimension))
         return location, scale, dof
 
@@ -188,15 +217,15 @@ class Learner:
             self._step({name: it[rows, batch] for name, it in data.items()})
 
     def _step(self, batch: dict[str, Tensor]) -> None:
-        value = forward(self.value, batch["state"]).squeeze(-1)
+        out, value = self.both(batch["state"])
         with torch.no_grad():
             if "target" in batch:
                 target, advantage = batch["target"], batch["advantage"]
             else:
-                ahead = forward(self.slow, batch["next"]).squeeze(-1)
+                ahead = head(self.slow[-2:], trunk(self.slow[:-2], batch["next"])).squeeze(-1)
                 target = batch["reward"] + self.choices.gamma * batch["goes_on"] * ahead
                 advantage = target - value
-        location, scale, dof = split(forward(self.policy, batch["state"]), self.dimension)
+        location, scale, dof = split(out, self.dimension)
         density = log_density(batch["action"], location, scale, dof)
         ratio = (density - batch["log_density"]).clamp(-10.0, 10.0).exp()
         gain = surrogate(ratio, advantage, self.choices.epsilon)
@@ -205,17 +234,19 @@ class Learner:
             loss = loss - self.choices.entropy * scale.log().sum(-1)
         gradients = torch.autograd.grad(loss.mean(1).sum(), self.params)
         for place, (own, optimizer) in enumerate(zip(self.own, self.optimizers, strict=True)):
-            for mine, gradient in zip(own, gradients, strict=True):
-                mine.grad = gradient[place]
+            for mine, gradient in zip(own, self._own(gradients, place), strict=True):
+                mine.grad = gradient
             optimizer.step()
-        torch._foreach_lerp_(self.slow, [it.detach() for it in self.value], self.choices.follow)
+        with torch.no_grad():
+            torch._foreach_lerp_(self.slow, self._value(), self.choices.follow)
 
     @torch.no_grad()
     def _traced(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """V-trace's targets of the value and advantages, for the whole memory, as the networks are now."""
         gamma, trace = self.choices.gamma, self.choices.trace
-        now, ahead = (forward(self.value, data[it]).squeeze(-1) for it in ("state", "next"))
-        density = log_density(data["action"], *split(forward(self.policy, data["state"]), self.dimension))
+        out, now = self.both(data["state"])
+        ahead = self.both(data["next"])[1]
+        density = log_density(data["action"], *split(out, self.dimension))
         trust = (density - data["log_density"]).clamp(-10.0, 10.0).exp().clamp_max(1.0)
         surprise = trust * (data["reward"] + gamma * data["goes_on"] * ahead - now)
         carried = gamma * trace * trust * (1.0 - data["last"])

@@ -90,10 +90,8 @@ def test_traced_targets_of_fresh_steps_are_discounted_returns():
         episode(found, [environments.Swing(), environments.Swing()], [number, 10 + number], explore=True)
     data = {name: torch.from_numpy(it) for name, it in found.replay.filled().items()}
     target, advantage = found._traced(data)
-    from adaterm_bench.actor_critic import forward
-
     with torch.no_grad():
-        ahead, now = (forward(found.value, data[it]).squeeze(-1) for it in ("next", "state"))
+        ahead, now = (found.both(data[it])[1] for it in ("next", "state"))
     for seed in range(2):
         wanted = np.zeros(int(found.replay.count[seed]))
         for step in reversed(range(len(wanted))):

@@ -117,6 +117,6 @@ def _resets(trials: list[Trial], number: int) -> list[int]:
 def _policy(learner: Learner, place: int) -> bytes:
     """A policy's weights, and how it normalises observations, as a NumPy archive."""
     content = io.BytesIO()
-    weights = {f"layer{index}": it.detach()[place].numpy() for index, it in enumerate(learner.policy)}
+    weights = {f"layer{index}": it.numpy() for index, it in enumerate(learner.weights(place))}
     np.savez_compressed(content, allow_pickle=False, moments=learner.moments[:, place], **weights)
     return content.getvalue()
