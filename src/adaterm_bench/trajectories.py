@@ -1,0 +1,89 @@
+"""Trajectories to predict: the hexapod's, simulated if there are none yet, or noisy waves, which need no simulation."""
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaterm_bench import hexapod
+from adaterm_bench.data import DataError
+
+VARIABLE = "ADATERM_HEXAPOD"
+SIZE = 36  # numbers of a state: 18 measured angles, and the 18 that the servos are told next
+CACHED = "hexapod-1"  # raise it when the simulation gives other numbers
+
+
+class Trajectories(NamedTuple):
+    """Steps by trajectories by numbers, standardised by the training set's mean and standard deviation, in float64."""
+
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    mean: Tensor
+    std: Tensor
+    fingerprint: str  # by which anyone can see whether results are of the same data
+
+
+def folder(given: str) -> Path:
+    """Where the hexapod's data set is: as given, as the environment variable says, or where it has been made by now."""
+    named = given or os.environ.get(VARIABLE, "")
+    if named:
+        return Path(named).expanduser()
+    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adaterm" / CACHED
+    if not place.is_dir():
+        try:
+            _make(place)
+        except hexapod.MissingError as error:
+            raise DataError(
+                f"Where is the hexapod's data set? Give --data DIR or set {VARIABLE}. It can be made here too, but "
+                f"{error}."
+            ) from error
+    return place
+
+
+@cache
+def load(path: Path) -> Trajectories:
+    """The hexapod's states."""
+    found = hexapod.load(path)
+    train, validation, test = (np.concatenate([it.angles, it.references], 2) for it in found)
+    return _standardised(train, validation, test)
+
+
+@cache
+def synthetic(count: int, steps: int = 61) -> Trajectories:
+    """Waves with a frequency and a phase for each trajectory, and noise; eight to validate with and eight to test."""
+    draws = np.random.default_rng(0)
+    frequency, phase = draws.uniform((0.7 / 50, 0.0), (1.4 / 50, 1.0), (count + 16, 2)).T[..., None, None]
+    waves = np.sin(2 * np.pi * (frequency * np.arange(steps)[:, None] + phase + draws.uniform(size=SIZE)))
+    waves += draws.normal(0.0, 0.05, waves.shape)
+    train, validation, test = np.split(waves, (count, count + 8))
+    return _standardised(train, validation, test)
+
+
+def _make(place: Path) -> None:
+    """Simulate; several processes may do so at once, and each sees a whole data set or none."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place.parent) as begun:
+        made = Path(begun) / "made"
+        hexapod.save(hexapod.generate(0), made, 0)
+        try:
+            made.rename(place)
+        except OSError:
+            if not place.is_dir():  # else another process was faster
+                raise
+
+
+def _standardised(*kinds: NDArray[np.floating]) -> Trajectories:
+    tensors = [torch.from_numpy(np.asarray(kind, np.float64)).transpose(0, 1) for kind in kinds]
+    std, mean = torch.std_mean(tensors[0], (0, 1))
+    std = std.clamp_min(1e-6)  # of a number that never changes
+    train, validation, test = ((it - mean) / std for it in tensors)
+    content = b"".join(np.ascontiguousarray(kind).tobytes() for kind in kinds)
+    return Trajectories(train, validation, test, mean, std, hashlib.sha256(content).hexdigest()[:16])
