@@ -1,0 +1,272 @@
+"""Recurrent networks are torch's, batched trials are what they are alone, and the data is found, made or asked for."""
+
+import sys
+from dataclasses import replace
+from math import inf, nan
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Normal
+from torch.nn.functional import softplus
+
+import adaterm
+from adaterm import PAPER
+from adaterm_bench import gru, hexapod, trajectories, truncated
+from adaterm_bench.data import DataError
+from adaterm_bench.experiments.prediction import TEST, Prediction
+from adaterm_bench.experiments.prediction_report import _unstable
+from adaterm_bench.hexapod.simulation import STEPS, mujoco
+from adaterm_bench.report import write
+from adaterm_bench.trial import Result
+from adaterm_bench.truncated import LENGTHS, Training, cuts, generator
+
+SMOKE = Prediction(**Prediction.presets["smoke"])
+EXACT = replace(SMOKE, dtype="float64", epochs=1, long_epochs=1, hidden=4)
+SIZE = trajectories.SIZE
+
+
+def quiet(_):
+    """No progress."""
+
+
+def alone(method, params, lr):
+    name, options = PAPER[method]
+    if hasattr(adaterm, name):
+        return getattr(adaterm, name)(params, lr=lr, foreach=False, **options)
+    return getattr(torch.optim, name)(params, lr=lr)
+
+
+def modules(seed, hidden):
+    """Torch's own layers with the weights of a seed."""
+    params = [it[0].detach() for it in gru.initial([seed], SIZE, hidden, torch.float64, "cpu")]
+    layers, head = torch.nn.GRU(SIZE, hidden, 2).double(), torch.nn.Linear(hidden, 2 * SIZE).double()
+    with torch.no_grad():
+        for mine, theirs in zip(params, [*layers.parameters(), *head.parameters()], strict=True):
+            theirs.copy_(mine.T.reshape(theirs.shape))
+    return layers, head
+
+
+def plain(layers, head, states, noise, memory, sample, horizon, place=0):
+    """One step after the other: the Gaussians of all next states, as torch has them, and what is remembered."""
+    found = []
+    for step, (state, draw) in enumerate(zip(states, noise, strict=True), place):
+        out, memory = layers((state if step % horizon == 0 else sample)[None], memory)
+        mean, width = head(out[0]).chunk(2, -1)
+        found.append(Normal(mean, softplus(width) + gru.FLOOR))
+        sample = mean + found[-1].scale * draw
+    return found, memory, sample
+
+
+@pytest.mark.parametrize("horizon", [1, 7])
+def test_the_network_is_torchs(horizon):
+    """The same path of samples and the same likelihoods, with torch's layers and distributions."""
+    draws = torch.Generator().manual_seed(0)
+    states, noise = torch.randn(2, 21, 1, 3, SIZE, dtype=torch.float64, generator=draws)
+    params = gru.initial([5], SIZE, 16, torch.float64, "cpu")
+    begins = torch.arange(20) % horizon == 0
+    means, stds, memory = gru.walk(params, states[:-1], noise[:-1], begins, gru.empty_memory(params, 3))
+    layers, head = modules(5, 16)
+    zeros = torch.zeros(2, 3, 16, dtype=torch.float64)
+    found, last, sample = plain(layers, head, states[:-1, 0], noise[:-1, 0], zeros, None, horizon)
+    torch.testing.assert_close(means[:, 0], torch.stack([it.mean for it in found]))
+    torch.testing.assert_close(stds[:, 0], torch.stack([it.stddev for it in found]))
+    torch.testing.assert_close(torch.cat(memory[:2]), last)
+    torch.testing.assert_close(memory[2][0], sample)
+    wanted = torch.stack([-it.log_prob(state[0]) for it, state in zip(found, states[1:], strict=True)])
+    torch.testing.assert_close(gru.surprise(means, stds, states[1:])[:, 0], wanted)
+
+
+def test_weights_begin_as_torchs_and_go_with_the_seed():
+    both, one = (gru.initial(seeds, SIZE, 64, torch.float64, "cpu") for seeds in ([3, 8], [8]))
+    for pair, single in zip(both, one, strict=True):
+        assert torch.equal(pair[1:], single)
+        assert 0.9 / 8 < single.abs().max() < 1 / 8
+
+
+@pytest.mark.parametrize("horizon", [1, 30])
+@pytest.mark.parametrize("method", PAPER)
+def test_trials_are_what_they_are_alone(method, horizon):
+    """With torch's layers, the real optimizer and a loop that anyone would write."""
+    trials = replace(EXACT, horizons=(horizon,)).trials([method])
+    outcome, trial = EXACT.run(trials, "cpu", quiet)[-1], trials[-1]
+    data = trajectories.synthetic(EXACT.trajectories)
+    training = Training(method, [trial.seed], data.train, horizon, 4, EXACT.batch_size, EXACT.lr)
+    layers, head = modules(trial.seed, 4)
+    optimizer = alone(method, [*layers.parameters(), *head.parameters()], EXACT.lr)
+    order, noise = training._drawn(0)
+    total = 0.0
+    for batch, chosen in enumerate(order):
+        states, memory, sample = data.train[:, chosen[0]], torch.zeros(2, 8, 4, dtype=torch.float64), None
+        draws = torch.zeros_like(states) if noise is None else noise[batch, :, 0]
+        place = 0
+        for length in cuts(60, 0, batch):
+            parts = (it[place : place + length] for it in (states, draws))
+            found, memory, sample = plain(layers, head, *parts, memory, sample, horizon, place)
+            place += length
+            after = states[place - length + 1 : place + 1]
+            loss = -sum(it.log_prob(state).sum(1).mean() for it, state in zip(found, after, strict=True))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            memory, sample, total = memory.detach(), sample.detach(), total + loss.item()
+    assert outcome["losses"][-1] == pytest.approx(total / 120, rel=1e-6)
+    test, draws = data.test, torch.randn(data.test.shape, generator=generator(trial.seed, TEST)).double()
+    with torch.no_grad():
+        found, *_ = plain(layers, head, test[:60], draws[:60], torch.zeros(2, 8, 4).double(), None, horizon)
+    last = range(horizon - 1, 60, horizon)
+    error = torch.stack([found[step].mean + found[step].stddev * draws[step] - test[step + 1] for step in last])
+    assert outcome["mse"] == pytest.approx(error.square().mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["RAdam", "At-Adam", "AdaTerm2", "AdaTerm (gradient init)"])
+def test_a_batch_of_one_is_the_same(method):
+    trials = replace(EXACT, horizons=(30,)).trials([method], [0, 3, 4])
+    together = EXACT.run(trials, "cpu", quiet)
+    for trial, outcome in zip(trials, together, strict=True):
+        (one,) = EXACT.run([trial], "cpu", quiet)
+        for name in ("mse", "mse_mean", "mses", "losses"):
+            assert outcome[name] == pytest.approx(one[name], rel=1e-6)
+
+
+def test_segments_are_thirty_steps_long_on_average():
+    for batch in range(50):
+        lengths = cuts(245, 7, batch)
+        assert sum(lengths) == 245
+        assert set(lengths[:-1]) <= set(LENGTHS)
+        assert lengths[-1] % 5 == 0
+    assert np.mean(cuts(300_000, 0, 0)) == pytest.approx(30, abs=0.5)
+    assert cuts(245, 1, 2) == cuts(245, 1, 2) != cuts(245, 2, 1)
+
+
+def test_every_epoch_has_its_own_order_and_noise_whatever_the_method():
+    data = trajectories.synthetic(20)
+    first, second = (Training(it, [0, 1], data.train, 30, 4, 8, 1e-3) for it in ("Adam", "AdaTerm"))
+    (order, noise), (same, too), (other, _) = first._drawn(0), second._drawn(0), first._drawn(1)
+    assert torch.equal(order, same)
+    assert torch.equal(noise, too)
+    assert not torch.equal(order, other)
+    assert order.shape == (2, 2, 8)  # four trajectories fill no batch
+    assert all(len(set(order[:, trial].flatten().tolist())) == 16 for trial in (0, 1))
+
+
+def test_what_a_graph_is_tried_out_on_is_restored(monkeypatch):
+    """As on a GPU, where a step runs a few times before it is recorded: all that it changes is named."""
+
+    def tried(step, changed):
+        before = [tensor.detach().clone() for tensor in changed]
+        for _ in range(3):
+            step()
+        with torch.no_grad():
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
+        return step
+
+    for method in ("AdaTerm", "Adam", "RAdam", "At-Adam"):
+        trials = replace(EXACT, horizons=(30,)).trials([method])
+        wanted = EXACT.run(trials, "cpu", quiet)
+        with monkeypatch.context() as patched:
+            patched.setattr(truncated, "repeatable", tried)
+            assert EXACT.run(trials, "cpu", quiet) == wanted
+
+
+def test_it_learns():
+    """In a few seconds, to predict waves better than by holding the last value, near and far ahead."""
+    study = replace(SMOKE, seeds=1, hidden=32, epochs=60, long_epochs=40, lr=5e-3)
+    for horizon in study.horizons:
+        (outcome,) = study.run(replace(study, horizons=(horizon,)).trials(["Adam"]), "cpu", quiet)
+        assert outcome["mse"] < 0.9 * outcome["held"]
+        assert outcome["losses"][-1] < outcome["losses"][0]
+        assert len(outcome["mses"]) == len(outcome["checked"]) == 20
+
+
+def test_a_run_that_diverges_has_numbers_too(tmp_path):
+    results = []
+    for method in ("Adam", "AdaTerm", "AdaTerm2"):
+        for horizon in SMOKE.horizons:
+            trials = replace(SMOKE, horizons=(horizon,)).trials([method])
+            lr = 1e30 if method == "AdaTerm2" else SMOKE.lr
+            outcomes = replace(SMOKE, lr=lr).run(trials, "cpu", quiet)
+            results += [Result(trial, it, {}) for trial, it in zip(trials, outcomes, strict=True)]
+    shown = [it.outcome["example"] for it in results if it.trial.seed == 0]
+    assert [np.shape(shown[0][name]) for name in ("true", "mean", "std")] == [(2, 60)] * 3
+    assert all(it.outcome["example"] is None for it in results if it.trial.seed)
+    assert any(not np.isfinite(it.outcome["mse"]) for it in results)
+    section = SMOKE.section(results)
+    assert [table.title for table in section.tables][-1] == "Unstable runs"
+    assert section.tables[1].rows[1][:3:2] == ["AdaTerm", "1.00 ± 0.23"]  # the paper's
+    assert [claim.text for claim in section.claims if "Adam" in claim.text] == [
+        "With 1 step, AdaTerm's error is above that of Adam.",
+        "With 30 steps, AdaTerm's error is below that of Adam.",
+    ]
+    write([section], results, tmp_path)
+    assert "diverged" in (tmp_path / "report.md").read_text()
+
+
+def test_what_is_unstable():
+    assert not _unstable([3.0, 1.0, 1.9, 1.0])
+    assert _unstable([1.0, 1.0, 2.1, 1.0])
+    assert _unstable([1.0, nan])
+    assert _unstable([inf, 1.0])
+
+
+def test_states_are_standardised_by_the_training_set(tmp_path):
+    draws = np.random.default_rng(0)
+    shapes = [(STEPS, 18), (STEPS, 18), (STEPS, 5), (8,)]
+    kinds = [hexapod.Recording(*(draws.normal(2, 3, (n, *it)).astype(np.float32) for it in shapes)) for n in (4, 1, 2)]
+    hexapod.save(hexapod.Dataset(*kinds), tmp_path, seed=0)
+    found = trajectories.load(tmp_path)
+    assert found.test.shape == (STEPS, 2, SIZE)
+    std, mean = torch.std_mean(found.train, (0, 1))
+    torch.testing.assert_close(mean, torch.zeros(SIZE).double(), atol=1e-12, rtol=0)
+    torch.testing.assert_close(std, torch.ones(SIZE).double())
+    angles = found.test[7, 1, :18] * found.std[:18] + found.mean[:18]
+    np.testing.assert_allclose(angles, kinds[2].angles[1, 7], atol=1e-12)
+    study = Prediction(data=str(tmp_path), trajectories=4)
+    with pytest.raises(DataError, match="4 training trajectories do not fill a batch of 32"):
+        study.run(study.trials(["Adam"], [0])[:1], "cpu", quiet)
+    study = replace(study, batch_size=2, horizons=(250,))
+    with pytest.raises(DataError, match="horizon of 250 steps"):
+        study.run(study.trials(["Adam"], [0]), "cpu", quiet)
+
+
+def test_where_the_data_is(tmp_path, monkeypatch):
+    """As given, else as the environment says, else made once in the cache; without MuJoCo one is told what to do."""
+    made = []
+    monkeypatch.setattr(hexapod, "generate", lambda seed: made.append(seed))
+    monkeypatch.setattr(hexapod, "save", lambda _, folder, seed: folder.mkdir())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(trajectories.VARIABLE, "elsewhere")
+    assert [str(trajectories.folder(it)) for it in ("here", "")] == ["here", "elsewhere"]
+    monkeypatch.delenv(trajectories.VARIABLE)
+    place = trajectories.folder("")
+    assert trajectories.folder("") == place == tmp_path / "cache/adaterm" / trajectories.CACHED
+    assert made == [0]
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_another_process_may_be_faster(tmp_path, monkeypatch):
+    place = tmp_path / "adaterm" / trajectories.CACHED
+
+    def save(_, folder, seed):
+        for it in (folder, place):
+            it.mkdir(parents=True)
+            (it / "file").write_text(str(it))
+
+    monkeypatch.setattr(hexapod, "generate", lambda seed: None)
+    monkeypatch.setattr(hexapod, "save", save)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(trajectories.VARIABLE, raising=False)
+    assert trajectories.folder("") == place
+    assert (place / "file").read_text() == str(place)
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_without_data_and_without_mujoco(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    mujoco.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(trajectories.VARIABLE, raising=False)
+    with pytest.raises(DataError, match=rf"--data DIR or set {trajectories.VARIABLE}.*pip install"):
+        trajectories.folder("")
+    assert list((tmp_path / "adaterm").iterdir()) == []
