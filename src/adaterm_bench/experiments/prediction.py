@@ -55,10 +55,10 @@ class Prediction(Experiment):
             "trajectories": 64,
             "batch_size": 8,
             "hidden": 64,
-            "epochs": 8,
-            "long_epochs": 15,
+            "epochs": 6,
+            "long_epochs": 10,
             "lr": 3e-3,
-            "checks": 4,
+            "checks": 5,
         },
         "paper": {},
     }
