@@ -13,8 +13,8 @@ from types import ModuleType
 import adaterm_bench.experiments
 from adaterm_bench.experiment import Experiment
 
+PARTS = ("name", "title", "version", "methods", "presets")  # of an experiment, beside its methods
 # In the order of the paper, which is that of the report; others come after them.
-PARTS = ("name", "title", "version", "methods", "presets")
 ORDER = ("figures", "test_functions", "regression", "batch_size", "regret", "classification", "prediction", "rl")
 
 

@@ -63,20 +63,20 @@ class Prediction(Experiment):
         "paper": {},
     }
 
-    seeds: int = grid(24, "number of seeds")
-    horizons: tuple[int, ...] = grid((1, 30), "steps from a true state to the last that is predicted from it")
+    seeds: int = grid(24, "number of seeds", least=1)
+    horizons: tuple[int, ...] = grid((1, 30), "steps from a true state to the last that is predicted from it", least=1)
     data: str = grid(
         "", f"folder of the hexapod's data set; that in {trajectories.VARIABLE}, or a newly made one, if not given"
     )
     source: Literal["hexapod", "synthetic"] = setting("hexapod", "the trajectories")
-    trajectories: int = setting(150, "training trajectories, the first so many")
-    epochs: int = setting(100, "passes over them to learn one step")
-    long_epochs: int = setting(300, "passes over them to learn more steps than one")
-    batch_size: int = setting(32, "trajectories of a batch")
-    hidden: int = setting(128, "units of each of the two layers")
-    lr: float = setting(1e-3, "learning rate")
-    dtype: str = setting("float32", "precision: float32 or float64")
-    checks: int = setting(20, "times that the validation error is looked at")
+    trajectories: int = setting(150, "training trajectories, the first so many", least=1)
+    epochs: int = setting(100, "passes over them to learn one step", least=1)
+    long_epochs: int = setting(300, "passes over them to learn more steps than one", least=1)
+    batch_size: int = setting(32, "trajectories of a batch", least=1)
+    hidden: int = setting(128, "units of each of the two layers", least=1)
+    lr: float = setting(1e-3, "learning rate", least=0)
+    dtype: str = setting("float32", "precision", ("float32", "float64"))
+    checks: int = setting(20, "times that the validation error is looked at", least=1)
 
     def conditions(self) -> list[dict[str, Any]]:
         """How far to predict."""
@@ -85,6 +85,11 @@ class Prediction(Experiment):
     def together(self, trial: Trial) -> Any:
         """All seeds of a method."""
         return trial.method, trial.condition["horizon"]
+
+    def prepare(self) -> None:
+        """Look at the data once, and make it if there is none, before every worker would."""
+        for horizon in self.horizons:
+            self._data(horizon)
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network for each trial, all at once; what diverges has NaN for its numbers."""
