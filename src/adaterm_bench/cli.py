@@ -16,6 +16,7 @@ import adaterm_bench
 from adaterm_bench import registry, status
 from adaterm_bench.coordinator import Pool, carry_out
 from adaterm_bench.data import DataError
+from adaterm_bench.environments import MissingSimulatorError
 from adaterm_bench.flags import UsageError, add_flags, build, given
 from adaterm_bench.lock import locked
 from adaterm_bench.progress import Display
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _command(words)
-    except (DataError, NotFoundError, UsageError, ray.MissingError) as error:
+    except (DataError, MissingSimulatorError, NotFoundError, UsageError, ray.MissingError) as error:
         print(f"adaterm-bench: {error}", file=sys.stderr)
         return 2
     except StoreError as error:

@@ -1,0 +1,150 @@
+"""Stable-Baselines3's PPO on the same tasks, with and without its gradient clipping: what practitioners would run.
+
+Beyond the paper. All settings are SB3's own, for continuous control: 2,048 steps a rollout, batches of 64, 10 epochs,
+lr 3e-4, normalised observations and rewards; clipping is to a norm of 0.5, its default.
+"""
+
+import time
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from adaterm_bench import environments, scratch
+from adaterm_bench.environments import TASKS, MissingSimulatorError
+from adaterm_bench.experiment import Experiment, Progress, grid, setting
+from adaterm_bench.methods import optimizer_for
+from adaterm_bench.report import Section
+from adaterm_bench.trial import Result, Trial
+
+CLIPPING = {"clipped": 0.5, "not clipped": inf}
+EVERY = 120.0  # seconds between checkpoints
+
+
+@dataclass(frozen=True)
+class Ppo(Experiment):
+    """PPO with one optimizer or another."""
+
+    name: ClassVar[str] = "ppo"
+    title: ClassVar[str] = "Stable-Baselines3's PPO"
+    version: ClassVar[int] = 1
+    methods: ClassVar[tuple[str, ...]] = ("Adam", "AdaTerm", "AdaTerm (gradient init)")
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "smoke": {"seeds": 1, "tasks": ("Hopper (MuJoCo)",), "steps": 512, "rollout": 256, "test_episodes": 1},
+        "quick": {"seeds": 1, "tasks": ("Hopper (MuJoCo)",), "steps": 20_480, "test_episodes": 5},
+        "paper": {},
+    }
+
+    seeds: int = grid(3, "number of seeds", least=1)
+    tasks: tuple[str, ...] = grid(("Hopper", "Ant"), "what is to be learnt", tuple(TASKS))
+    clipping: tuple[str, ...] = grid(tuple(CLIPPING), "of gradients", tuple(CLIPPING))
+    steps: int = setting(1_000_000, "steps in the environment", least=1)
+    rollout: int = setting(2048, "steps between updates", least=64)
+    lr: float = setting(3e-4, "learning rate", least=0)
+    test_episodes: int = setting(20, "episodes to test the final policy in, without exploration", least=1)
+
+    def conditions(self) -> list[dict[str, Any]]:
+        """A task, and whether gradients are clipped."""
+        return [{"task": task, "clipping": clipping} for task in self.tasks for clipping in self.clipping]
+
+    def prepare(self) -> None:
+        """Find out now whether all is there."""
+        _sb3()
+        for task in self.tasks:
+            environments.make(task).close()
+
+    def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
+        """One agent; what a crash interrupts goes on from the last checkpoint, with other random numbers."""
+        (trial,) = trials
+        agent, world = self._agent(trial)
+        begun, episodes = time.monotonic(), []
+        if (kept := scratch.saved()) is not None:
+            _restore(agent, world, kept)
+            begun, episodes = begun - kept["seconds"], kept["episodes"]
+        last = time.monotonic()
+
+        def watch(found: dict[str, Any], _: Any) -> bool:
+            nonlocal last
+            if "episode" in found["infos"][0]:
+                episodes.append([agent.num_timesteps, found["infos"][0]["episode"]["r"]])
+            if agent.num_timesteps % self.rollout == 0:
+                progress(agent.num_timesteps / self.steps)
+                if time.monotonic() - last > EVERY:
+                    last = time.monotonic()
+                    scratch.save({**_state(agent, world), "episodes": episodes, "seconds": last - begun})
+            return True
+
+        agent.learn(self.steps - agent.num_timesteps, callback=watch, reset_num_timesteps=False)
+        world.close()
+        seconds = round(time.monotonic() - begun, 3)
+        task = environments.make(trial.condition["task"])
+        tests = [_tested(agent, world, task, 10_000 + number) for number in range(self.test_episodes)]
+        task.close()
+        return [{"return": float(np.mean(tests)), "test_returns": tests, "episodes": episodes, "seconds": seconds}]
+
+    def _agent(self, trial: Trial) -> tuple[Any, Any]:
+        sb3, monitor, vectors = _sb3()
+        single = vectors.DummyVecEnv([lambda: monitor.Monitor(environments.make(trial.condition["task"]))])
+        world = vectors.VecNormalize(single)
+        world.seed(trial.seed)
+
+        def make(params: Any, lr: float, **options: Any) -> torch.optim.Optimizer:
+            return optimizer_for(trial.method, list(params), lr)
+
+        agent = sb3.PPO(
+            "MlpPolicy",
+            world,
+            learning_rate=self.lr,
+            n_steps=self.rollout,
+            max_grad_norm=CLIPPING[trial.condition["clipping"]],
+            seed=trial.seed,
+            device="cpu",
+            policy_kwargs={"optimizer_class": make, "optimizer_kwargs": {}},
+        )
+        return agent, world
+
+    def section(self, results: list[Result]) -> Section:
+        """Learning curves, and returns with each optimizer."""
+        from adaterm_bench.experiments.ppo_report import section
+
+        return section(results)
+
+
+def _sb3() -> tuple[Any, Any, Any]:
+    """Stable-Baselines3, and its modules of monitors and of vectorised environments."""
+    try:
+        import stable_baselines3
+        from stable_baselines3.common import monitor, vec_env
+    except ImportError as error:
+        raise MissingSimulatorError(
+            f"This needs {error.name}, which is not installed; in a clone: pip install '.[rl]'"
+        ) from error
+    return stable_baselines3, monitor, vec_env
+
+
+def _state(agent: Any, world: Any) -> dict[str, Any]:
+    moments = [[torch.as_tensor(np.asarray(part)) for part in (it.mean, it.var, it.count)] for it in _moments(world)]
+    return {"parameters": agent.get_parameters(), "moments": moments, "steps": agent.num_timesteps}
+
+
+def _restore(agent: Any, world: Any, kept: dict[str, Any]) -> None:
+    agent.set_parameters(kept["parameters"])
+    agent.num_timesteps = kept["steps"]
+    for mine, values in zip(_moments(world), kept["moments"], strict=True):
+        mine.mean, mine.var, mine.count = values[0].numpy(), values[1].numpy(), float(values[2])
+
+
+def _moments(world: Any) -> tuple[Any, Any]:
+    return world.obs_rms, world.ret_rms
+
+
+def _tested(agent: Any, world: Any, task: Any, seed: int) -> float:
+    """The return of an episode, with observations normalised as they were in training."""
+    state, done, total = task.reset(seed=seed)[0], False, 0.0
+    while not done:
+        action, _ = agent.predict(world.normalize_obs(state), deterministic=True)
+        state, reward, terminated, truncated, _ = task.step(action)
+        total, done = total + float(reward), terminated or truncated
+    return total

@@ -1,0 +1,60 @@
+"""What the report shows of Stable-Baselines3's PPO."""
+
+import numpy as np
+
+from adaterm_bench import figures
+from adaterm_bench.report import Figure, Section, Table, number, plus_minus
+from adaterm_bench.statistics import bootstrap_interval, interquartile_mean, mean_std
+from adaterm_bench.trial import Result
+
+POINTS = 50  # of a curve
+
+
+def section(results: list[Result]) -> Section:
+    """Learning curves, and returns with each optimizer."""
+    tasks = list(dict.fromkeys(it.trial.condition["task"] for it in results))
+    return Section(
+        "Stable-Baselines3's PPO",
+        "The same tasks with what many would use: PPO with its own settings, one optimizer or another, and with and "
+        "without clipping of gradients to a norm of 0.5. Returns are those of the final policy in test episodes.",
+        tables=[_table(task, _arms(results, task)) for task in tasks],
+        figures=[_curves(task, _arms(results, task)) for task in tasks],
+    )
+
+
+def _arms(results: list[Result], task: str) -> dict[str, list[Result]]:
+    arms: dict[str, list[Result]] = {}
+    for it in results:
+        if it.trial.condition["task"] == task:
+            arms.setdefault(f"{it.trial.method}, {it.trial.condition['clipping']}", []).append(it)
+    return arms
+
+
+def _table(task: str, arms: dict[str, list[Result]]) -> Table:
+    rows = []
+    for arm, own in arms.items():
+        values = np.array([it.outcome["return"] for it in own])
+        spread, middle = mean_std(values), bootstrap_interval(values, interquartile_mean, better="higher")
+        ends = f" ({number(middle.low)} to {number(middle.high)})" if np.isfinite(middle.low) else ""
+        shown = number(spread.mean) if spread.seeds == 1 else plus_minus(spread.mean, spread.std)
+        rows.append([arm, str(len(own)), shown, number(middle.estimate) + ends])
+    note = "Mean and standard deviation over seeds; intervals of 95 % by bootstrap, from six seeds on."
+    return Table(f"{task}: return", ["optimizer", "seeds", "return", "interquartile mean"], rows, note)
+
+
+def _curves(task: str, arms: dict[str, list[Result]]) -> Figure:
+    steps = next(iter(arms.values()))[0].trial.settings["steps"]
+    ends = np.linspace(steps / POINTS, steps, POINTS)
+    values = {arm: np.array([_curve(it, ends) for it in own]) for arm, own in arms.items()}
+    return Figure(
+        f"{task}: learning curves",
+        lambda: figures.curves(ends, values, "return", xlabel="step", log=False, better="higher"),
+        "Means of the last twenty training episodes. Lines: medians over seeds; bands: quartiles.",
+    )
+
+
+def _curve(result: Result, ends: np.ndarray) -> list[float]:
+    """The mean return of the last twenty episodes before each point; that of the first where there was none."""
+    found = np.array(result.outcome["episodes"], dtype=np.float64).reshape(-1, 2)
+    counts = np.maximum(np.searchsorted(found[:, 0], ends, "right"), 1)
+    return [float(found[max(0, count - 20) : count, 1].mean()) if len(found) else 0.0 for count in counts]

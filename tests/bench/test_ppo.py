@@ -1,0 +1,57 @@
+"""Stable-Baselines3's PPO as an experiment: it runs, reports, and goes on after an interruption."""
+
+import numpy as np
+import pytest
+
+from adaterm_bench import scratch
+from adaterm_bench.experiments import ppo
+from adaterm_bench.experiments.ppo import Ppo
+from adaterm_bench.trial import Result
+
+TASK = "Hopper (MuJoCo)"
+SETTINGS = {"tasks": (TASK,), "steps": 512, "rollout": 128, "test_episodes": 1, "seeds": 1}
+
+
+@pytest.fixture(autouse=True)
+def _installed():
+    for name in ("stable_baselines3", "gymnasium", "mujoco"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+
+
+def test_it_runs_and_reports():
+    experiment = Ppo(**SETTINGS)
+    results = []
+    for trial in experiment.trials(["Adam", "AdaTerm"]):
+        (outcome,) = experiment.run([trial], "cpu", lambda fraction: None)
+        assert np.isfinite(outcome["return"])
+        assert outcome["episodes"]
+        assert [step for step, _ in outcome["episodes"]] == sorted(step for step, _ in outcome["episodes"])
+        results.append(Result(trial, outcome, {}))
+    section = experiment.section(results)
+    assert [row[0] for row in section.tables[0].rows] == [
+        f"{method}, {clipping}" for method in ("Adam", "AdaTerm") for clipping in ("clipped", "not clipped")
+    ]
+    section.figures[0].draw()
+
+
+def test_what_is_interrupted_goes_on(tmp_path, monkeypatch):
+    experiment = Ppo(**SETTINGS, clipping=("clipped",))
+    trials = experiment.trials(["AdaTerm"])
+    monkeypatch.setattr(ppo, "EVERY", 0.0)
+
+    def interrupt(fraction):
+        if fraction > 0.6:
+            raise KeyboardInterrupt
+
+    with scratch.using(str(tmp_path), "batch"):
+        with pytest.raises(KeyboardInterrupt):
+            experiment.run(trials, "cpu", interrupt)
+        kept = scratch.saved()
+        assert kept["steps"] == 256
+        agent, world = experiment._agent(trials[0])
+        ppo._restore(agent, world, kept)
+        first = next(agent.policy.parameters())
+        assert agent.policy.optimizer.state[first]["step"] > 0
+        assert world.obs_rms.count > 200
+        (outcome,) = experiment.run(trials, "cpu", lambda fraction: None)
+    assert outcome["episodes"][-1][0] > 256
