@@ -197,12 +197,7 @@ class Learner:
 
     def normal(self, states: Array) -> Array:
         """Observations (seeds first) as the networks see them."""
-        if not self.choices.normalise:
-            return states
-        count, mean, squares = self.moments
-        scale = np.sqrt(np.maximum(squares / np.maximum(count, 1.0), 1e-4))
-        shape = (len(mean), *(1,) * (states.ndim - 2), -1)
-        return np.clip((states - mean.reshape(shape)) / scale.reshape(shape), -10.0, 10.0).astype(np.float32)
+        return normalised(states, self.moments) if self.choices.normalise else states
 
     def learn(self) -> None:
         """All batches that follow an episode."""
@@ -286,6 +281,15 @@ class Learner:
         self.moments[...] = state["moments"].numpy()
         for generator, kept in zip(self.generators, state["generators"], strict=True):
             generator.bit_generator.state = kept
+
+
+def normalised(states: Array, moments: NDArray[np.float64]) -> Array:
+    """Observations (seeds first) by running moments: count, mean and sum of squares of each seed."""
+    count, mean, squares = moments
+    scale = np.sqrt(np.maximum(squares / np.maximum(count, 1.0), 1e-4))
+    shape = (len(mean), *(1,) * (states.ndim - 2), -1)
+    found: Array = np.clip((states - mean.reshape(shape)) / scale.reshape(shape), -10.0, 10.0).astype(np.float32)
+    return found
 
 
 def summed_back(surprise: Array, carried: Array) -> Array:

@@ -15,7 +15,10 @@ from adaterm_bench.experiment import Experiment
 
 PARTS = ("name", "title", "version", "methods", "presets")  # of an experiment, beside its methods
 # In the order of the paper, which is that of the report; others come after them.
-ORDER = ("figures", "test_functions", "regression", "batch_size", "regret", "classification", "prediction", "rl", "ppo")
+ORDER = (
+    *("figures", "test_functions", "regression", "batch_size", "regret"),
+    *("classification", "prediction", "rl", "ppo", "distillation"),
+)
 
 
 class NotFoundError(Exception):

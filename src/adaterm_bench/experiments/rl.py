@@ -118,5 +118,7 @@ def _policy(learner: Learner, place: int) -> bytes:
     """A policy's weights, and how it normalises observations, as a NumPy archive."""
     content = io.BytesIO()
     weights = {f"layer{index}": it.numpy() for index, it in enumerate(learner.weights(place))}
-    np.savez_compressed(content, allow_pickle=False, moments=learner.moments[:, place], **weights)
+    np.savez_compressed(
+        content, allow_pickle=False, moments=learner.moments[:, place], normalise=learner.choices.normalise, **weights
+    )
     return content.getvalue()

@@ -1,0 +1,171 @@
+"""Trajectories of trained policies, for students to learn from: states, and the actions that were taken in them."""
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaterm_bench import environments
+from adaterm_bench.actor_critic import draw, head, normalised, split, trunk
+from adaterm_bench.data import DataError
+from adaterm_bench.provenance import commit, versions
+from adaterm_bench.store import Store, write
+
+FILE, DESCRIPTION = "demonstrations.npy.gz", "demonstrations.json"
+VARIABLE = "ADATERM_DEMONSTRATIONS"
+TEACHERS, EACH, OF_AMATEUR = 3, 10, 3
+Array = NDArray[np.float32]
+
+
+class Demonstrations(NamedTuple):
+    """Steps of all trajectories, one after the other; `amateur` says which are the amateur's."""
+
+    task: str
+    states: Array
+    actions: Array
+    amateur: NDArray[np.bool_]
+
+
+class Policy:
+    """A policy as the reinforcement learning keeps it."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            kept = np.load(file)
+            names = sorted((it for it in kept.files if it.startswith("layer")), key=lambda it: int(it[5:]))
+            self.layers = [torch.from_numpy(kept[name]).unsqueeze(0) for name in names]
+            self.moments = kept["moments"][:, None] if kept["normalise"] else None
+        except (OSError, ValueError, KeyError, zlib.error) as error:
+            raise DataError(f"{file} is no policy of the reinforcement learning: {error}") from error
+
+    @torch.inference_mode()
+    def act(self, state: Array, generator: np.random.Generator) -> Array:
+        """A drawn action, clipped to what the environment takes."""
+        seen = state[None] if self.moments is None else normalised(state[None], self.moments)
+        out = head(self.layers[-2:], trunk(self.layers[:-2], torch.from_numpy(seen)[:, None]))
+        location, scale, dof = (it[0, 0].numpy() for it in split(out, (out.shape[-1] - 1) // 2))
+        return np.clip(draw(location, scale, float(dof[0]), generator), -1.0, 1.0)
+
+
+def record(task: str, files: Sequence[Path], episodes: Sequence[int], seed: int) -> dict[str, Any]:
+    """So many episodes of each policy: their steps, and by episode the policy, the length and the return."""
+    world, steps, kept = environments.make(task), [], []
+    for number, (file, count) in enumerate(zip(files, episodes, strict=True)):
+        policy = Policy(file)
+        for turn in range(count):
+            generator = np.random.default_rng([seed, number, turn])
+            state, done, total, length = world.reset(seed=seed + 1000 * number + turn)[0], False, 0.0, 0
+            while not done:
+                state = np.asarray(state, np.float32)
+                action = policy.act(state, generator)
+                steps.append(np.concatenate([state, action]))
+                state, reward, terminated, truncated, _ = world.step(action)
+                total, length, done = total + float(reward), length + 1, terminated or truncated
+            kept.append({"policy": number, "steps": length, "return": round(total, 2)})
+    world.close()
+    return {"steps": np.stack(steps), "episodes": kept, "states": len(state)}
+
+
+def save(task: str, files: Sequence[Path], found: dict[str, Any], folder: Path, seed: int) -> None:
+    """Write the steps, and a description of them with their checksum; the last policy is the amateur."""
+    array = io.BytesIO()
+    np.lib.format.write_array(array, found["steps"], (1, 0))
+    content = gzip.compress(array.getvalue(), mtime=0)
+    describe = {
+        "what": "States and actions of trained policies; the last policy is an amateur",
+        "task": task,
+        "seed": seed,
+        "policies": [it.stem for it in files],
+        "states": found["states"],
+        "episodes": found["episodes"],
+        "commit": commit(),
+        "versions": versions(),
+        "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
+    }
+    write(folder / FILE, content)
+    write(folder / DESCRIPTION, (json.dumps(describe, indent=1) + "\n").encode())
+
+
+def load(folder: Path) -> Demonstrations:
+    """What was saved, if it is whole and finite."""
+    for file in (folder / FILE, folder / DESCRIPTION):
+        if not file.is_file():
+            command = "python -m adaterm_bench.demonstrations RESULTS --out DIR"
+            raise DataError(f"There is no {file}. Make it from the policies that `rl` has learnt: {command}")
+    file = folder / FILE
+    try:
+        about = json.loads((folder / DESCRIPTION).read_bytes())
+        lengths = [(it["policy"], it["steps"]) for it in about["episodes"]]
+        states, checksum, task = int(about["states"]), about["file"]["sha256"], about["task"]
+        rows = np.lib.format.read_array(io.BytesIO(gzip.decompress(file.read_bytes())))
+    except (ValueError, TypeError, KeyError, EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{folder}: {FILE} and {DESCRIPTION} cannot be read ({error}). Make them again.") from error
+    if rows.ndim != 2 or len(rows) != sum(length for _, length in lengths) or rows.shape[1] <= states:
+        raise DataError(f"{file} has the shape {rows.shape}, which does not go with {DESCRIPTION}. Make it again.")
+    wrong = np.argwhere(~np.isfinite(rows))
+    if len(wrong):
+        raise DataError(f"{file}, row {wrong[0][0]}: number {wrong[0][1]} is {rows[tuple(wrong[0])]}. Make it again.")
+    if hashlib.sha256(file.read_bytes()).hexdigest() != checksum:
+        raise DataError(f"{file} does not have the SHA-256 that {DESCRIPTION} says, {checksum}. Make it again.")
+    policies = np.repeat([policy for policy, _ in lengths], [length for _, length in lengths])
+    return Demonstrations(task, rows[:, :states], rows[:, states:], policies == max(policies))
+
+
+def synthetic(seed: int = 0) -> Demonstrations:
+    """Of the task `Swing`, which needs no simulator: a controller that does well, and one that pushes the wrong way."""
+    rows, amateur = [], []
+    for number in range(12):
+        world, generator = environments.Swing(), np.random.default_rng([seed, number])
+        (state, _), done, wrong = world.reset(seed=number), False, number >= 10
+        while not done:
+            wanted = (-1.0 if wrong else 1.0) * (2.0 * (1.0 - state[0]) - state[1]) + 0.1 * generator.standard_normal()
+            action = np.clip(np.array([wanted], np.float32), -1.0, 1.0)
+            rows.append(np.concatenate([state, action]))
+            amateur.append(wrong)
+            state, _, terminated, truncated, _ = world.step(action)
+            done = terminated or truncated
+    table = np.stack(rows)
+    return Demonstrations("Swing", table[:, :2], table[:, 2:], np.array(amateur))
+
+
+def ranked(results: Path, task: str) -> list[tuple[float, Path]]:
+    """The policies that `rl` has kept of a task, the best first, with the return that they had when tested."""
+    found = [
+        (it.outcome["return"], results / "kept" / f"{it.trial.key}.npz")
+        for it in Store(results).results("rl")
+        if it.trial.condition["task"] == task
+    ]
+    return sorted(((value, file) for value, file in found if file.is_file()), key=lambda it: -it[0])
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Record the three best policies, and the worst."""
+    parser = argparse.ArgumentParser("python -m adaterm_bench.demonstrations", description=__doc__)
+    parser.add_argument("results", type=Path, help="directory in which `adaterm-bench run rl` has left its results")
+    parser.add_argument("--task", default="Ant", choices=[it for it in environments.TASKS if it != "Swing"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args(words)
+    policies = ranked(given.results, given.task)
+    if len(policies) <= TEACHERS:
+        raise SystemExit(f"{given.results} has {len(policies)} policies of {given.task}: {TEACHERS + 1} are needed.")
+    chosen = [*policies[:TEACHERS], policies[-1]]
+    for value, file in chosen:
+        print(f"{file.stem}: return {value:.0f} when it was tested")
+    files = [file for _, file in chosen]
+    found = record(given.task, files, [EACH] * TEACHERS + [OF_AMATEUR], given.seed)
+    save(given.task, files, found, given.out, given.seed)
+    print(f"{len(found['steps'])} steps of {len(found['episodes'])} episodes in {given.out / FILE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Demonstrations that are whole or refused, and students that learn from them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from adaterm_bench import demonstrations
+from adaterm_bench.data import DataError
+from adaterm_bench.experiments.distillation import Distillation, student, surprise
+from adaterm_bench.experiments.rl import Reinforcement
+from adaterm_bench.trial import Result
+
+FILE = demonstrations.FILE
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A data set of four policies that `rl` has just begun to learn."""
+    folder = tmp_path_factory.mktemp("demonstrations")
+    from adaterm_bench import scratch
+
+    settings = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=2)
+    trials = settings.trials(["Adam", "AdaTerm"])
+    for method in ("Adam", "AdaTerm"):
+        with scratch.using(str(folder), method):
+            settings.run([it for it in trials if it.method == method], "cpu", lambda fraction: None)
+    files = [folder / "kept" / f"{it.key}.npz" for it in trials]
+    found = demonstrations.record("Swing", files, [2, 2, 2, 1], 5)
+    demonstrations.save("Swing", files, found, folder, 5)
+    return folder, files, found
+
+
+def test_what_is_recorded_can_be_loaded_and_repeats(recorded):
+    folder, files, found = recorded
+    loaded = demonstrations.load(folder)
+    assert loaded.task == "Swing"
+    assert loaded.states.shape == (len(found["steps"]), 2)
+    assert loaded.actions.shape == (len(found["steps"]), 1)
+    assert int(loaded.amateur.sum()) == found["episodes"][-1]["steps"]
+    assert np.abs(loaded.actions).max() <= 1.0
+    again = demonstrations.record("Swing", files, [2, 2, 2, 1], 5)
+    np.testing.assert_array_equal(again["steps"], found["steps"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda folder: (folder / FILE).unlink(), "There is no .*demonstrations.npy.gz"),
+        (lambda folder: (folder / FILE).write_bytes((folder / FILE).read_bytes()[:200]), "cannot be read"),
+        (lambda folder: _describe(folder, states=40), "has the shape"),
+        (lambda folder: _describe(folder, file={"sha256": "0"}), "does not have the SHA-256"),
+        (lambda folder: _spoil(folder), "row 3: number 1 is nan"),
+    ],
+)
+def test_what_is_wrong_is_refused(recorded, tmp_path, damage, says):
+    for name in (FILE, demonstrations.DESCRIPTION):
+        (tmp_path / name).write_bytes((recorded[0] / name).read_bytes())
+    damage(tmp_path)
+    with pytest.raises(DataError, match=says):
+        demonstrations.load(tmp_path)
+
+
+def _describe(folder, **changed):
+    file = folder / demonstrations.DESCRIPTION
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+
+
+def _spoil(folder):
+    import gzip
+    import io
+
+    rows = np.load(io.BytesIO(gzip.decompress((folder / FILE).read_bytes())))
+    rows[3, 1] = np.nan
+    array = io.BytesIO()
+    np.save(array, rows)
+    (folder / FILE).write_bytes(gzip.compress(array.getvalue()))
+
+
+def test_a_file_that_is_no_policy(tmp_path):
+    (tmp_path / "policy.npz").write_text("nothing")
+    with pytest.raises(DataError, match="is no policy"):
+        demonstrations.Policy(tmp_path / "policy.npz")
+
+
+def test_the_loss_is_that_of_a_gaussian():
+    params = [torch.randn(2, *shape, dtype=torch.float64) for shape in ((3, 4), (1, 4), (4, 4), (1, 4))]
+    mean, std = student(params, torch.randn(2, 5, 3, dtype=torch.float64))
+    actions = torch.randn_like(mean)
+    wanted = -torch.distributions.Normal(mean, std).log_prob(actions).sum(-1)
+    torch.testing.assert_close(surprise((mean, std), actions), wanted)
+
+
+def test_students_learn_and_are_tested():
+    experiment = Distillation(source="synthetic", epochs=30, test_episodes=2, seeds=3, lr=1e-2)
+    results = []
+    for method in ("Adam", "AdaTerm"):
+        for amateur in ("without", "with"):
+            trials = [it for it in experiment.trials([method]) if it.condition["amateur"] == amateur]
+            outcomes = experiment.run(trials, "cpu", lambda fraction: None)
+            results += [Result(trial, outcome, {}) for trial, outcome in zip(trials, outcomes, strict=True)]
+            if method == "Adam":
+                assert all(it["losses"][-1] < it["losses"][0] for it in outcomes)
+            if (method, amateur) == ("Adam", "without"):
+                assert min(it["return"] for it in outcomes) > 25.0  # who does nothing has far less
+    section = experiment.section(results)
+    assert any(it.title == "With the amateur: return" for it in section.tables)
+    assert {it.text for it in section.claims} == {
+        f"{name} the amateur, AdaTerm's students have a higher return than those of Adam."
+        for name in ("Without", "With")
+    }
+    for figure in section.figures:
+        figure.draw()
+
+
+def test_students_side_by_side_are_those_alone():
+    experiment = Distillation(source="synthetic", epochs=1, test_episodes=1, seeds=2)
+    trials = [it for it in experiment.trials(["AdaTerm"]) if it.condition["amateur"] == "with"]
+    together = experiment.run(trials, "cpu", lambda fraction: None)
+    for trial, found in zip(trials, together, strict=True):
+        (alone,) = experiment.run([trial], "cpu", lambda fraction: None)
+        assert alone["losses"] == pytest.approx(found["losses"], rel=1e-5)
+
+
+def test_without_demonstrations_it_says_how_to_make_them(monkeypatch):
+    monkeypatch.delenv(demonstrations.VARIABLE, raising=False)
+    with pytest.raises(DataError, match=r"python -m adaterm_bench.demonstrations RESULTS --out DIR"):
+        Distillation().prepare()
