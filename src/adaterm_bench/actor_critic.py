@@ -42,6 +42,7 @@ class Choices:
     epsilon: float = 0.2  # how far the relative density ratio may go
     follow: float = 0.005  # how fast the slow copy of the value network follows
     trace: float = 0.0  # 0: one step ahead; towards 1: further
+    recent: int = 0  # learn only from the last so many episodes of the replay; 0: from all of it
     entropy: float = 0.0  # weight of the policy's log-scales: against an early end of exploration
     normalise: bool = False  # observations, by their running mean and standard deviation
 
@@ -130,10 +131,19 @@ class Replay:
         """The part that is in use."""
         return {name: it[:, : min(int(self.count.max()), self.size)] for name, it in self.fields.items()}
 
-    def indices(self, generators: Sequence[np.random.Generator], batches: int, size: int) -> NDArray[np.int64]:
+    def indices(
+        self, generators: Sequence[np.random.Generator], batches: int, size: int, recent: int
+    ) -> NDArray[np.int64]:
         """Which steps to learn from: seeds by batches by samples, each from its own generator."""
-        filled = np.minimum(self.count, self.size)
-        return np.stack([it.integers(0, n, (batches, size)) for it, n in zip(generators, filled, strict=True)])
+        chosen = []
+        for seed, generator in enumerate(generators):
+            newest, filled = self.count[seed] - 1, min(self.count[seed], self.size)
+            if recent:
+                order = (newest - np.arange(filled)) % self.size
+                ends = np.flatnonzero(self.fields["last"][seed, order])  # how far back episodes ended
+                filled = ends[recent] if len(ends) > recent else filled
+            chosen.append((newest - generator.integers(0, filled, (batches, size))) % self.size)
+        return np.stack(chosen)
 
 
 # --- the learner
@@ -206,7 +216,9 @@ class Learner:
         data["state"], data["next"] = (torch.from_numpy(self.normal(fields[it])) for it in ("state", "next"))
         if self.choices.trace:
             data["target"], data["advantage"] = self._traced(data)
-        chosen = self.replay.indices(self.generators, self.choices.batches, self.choices.batch_size)
+        chosen = self.replay.indices(
+            self.generators, self.choices.batches, self.choices.batch_size, self.choices.recent
+        )
         rows = torch.arange(len(self.seeds))[:, None]
         for batch in torch.from_numpy(chosen).unbind(1):
             self._step({name: it[rows, batch] for name, it in data.items()})

@@ -58,9 +58,19 @@ def test_the_replay_keeps_the_last_steps():
         replay.add(0, state=number, next=number + 1, action=0.0, log_density=0.0, reward=number, goes_on=1, last=0)
     assert replay.fields["reward"][0].tolist() == [4, 5, 2, 3]
     replay.add(1, state=9, next=9, action=0.0, log_density=0.0, reward=9, goes_on=1, last=0)
-    chosen = replay.indices([np.random.default_rng(0), np.random.default_rng(1)], 3, 5)
+    generators = [np.random.default_rng(0), np.random.default_rng(1)]
+    chosen = replay.indices(generators, 3, 5, 0)
     assert chosen.shape == (2, 3, 5)
     assert chosen[1].max() == 0
+
+
+@pytest.mark.parametrize(("recent", "places"), [(0, {0, 1, 2, 3, 4, 5}), (1, {0, 5}), (2, {0, 5, 3, 4})])
+def test_recent_episodes_alone_can_be_learnt_from(recent, places):
+    replay = Replay(1, 6, 1, 1)
+    for number in range(7):  # the step numbered 6 lies in place 0
+        step = {"state": 0.0, "next": 0.0, "action": 0.0, "log_density": 0.0, "reward": number, "goes_on": 1}
+        replay.add(0, **step, last=number in (2, 4, 6))
+    assert set(replay.indices([np.random.default_rng(0)], 20, 20, recent).ravel().tolist()) == places
 
 
 def test_a_time_limit_is_not_an_end():
