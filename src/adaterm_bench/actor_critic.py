@@ -35,6 +35,7 @@ class Choices:
     """What the paper says, and what it does not."""
 
     hidden: tuple[int, ...] = (100,) * 5
+    lr: float = 1e-4
     gamma: float = 0.99
     replay: int = 10_000  # the last so many steps
     batches: int = 128  # after each episode

@@ -16,7 +16,7 @@ from adaterm_bench.methods import optimizer_for
 from adaterm_bench.report import Section
 from adaterm_bench.trial import Result, Trial
 
-VARIANTS = {"specified": Choices(), "tuned": Choices(trace=0.9)}
+VARIANTS = {"specified": Choices(), "tuned": Choices(lr=3e-4, trace=0.9, recent=20)}
 EVERY = 60.0  # seconds between checkpoints
 
 
@@ -40,7 +40,6 @@ class Reinforcement(Experiment):
     side_by_side: int = grid(3, "seeds that learn side by side in one process", least=1)
     episodes: int = setting(2000, "episodes to learn from", least=1)
     test_episodes: int = setting(20, "episodes to test the final policy in, without exploration", least=1)
-    lr: float = setting(1e-4, "learning rate", least=0)
     batches: int = setting(128, "batches of 32 to learn from after each episode", least=1)
     hidden: tuple[int, ...] = setting((100,) * 5, "widths of the hidden layers", least=1)
 
@@ -63,7 +62,9 @@ class Reinforcement(Experiment):
         worlds = [environments.make(task) for _ in trials]
         spaces = worlds[0].observation_space.shape[0], worlds[0].action_space.shape[0]
         choices = _changed(VARIANTS[variant], self, task)
-        learner = Learner(choices, [it.seed for it in trials], spaces, lambda own: optimizer_for(method, own, self.lr))
+        learner = Learner(
+            choices, [it.seed for it in trials], spaces, lambda own: optimizer_for(method, own, choices.lr)
+        )
         returns: list[list[float]] = []
         begun = last = time.monotonic()
         if (kept := scratch.saved()) is not None:
