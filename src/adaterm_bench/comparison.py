@@ -1,6 +1,7 @@
 """Every method beside AdaTerm, seed by seed: what a mean and its spread do not tell."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,36 @@ from adaterm_bench.statistics import (
     paired_difference,
     probability_of_improvement,
 )
+from adaterm_bench.trial import Result
 
 OURS = "AdaTerm"
+RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
+
+
+def by_method(results: Sequence[Result], **fixed: Any) -> dict[str, list[Result]]:
+    """The results of a condition by method, the paper's first, each by seed."""
+    own = sorted((it for it in results if fixed.items() <= it.trial.condition.items()), key=lambda it: it.trial.seed)
+    methods = dict.fromkeys([*RIVALS, OURS, *(it.trial.method for it in own)])
+    found = {method: [it for it in own if it.trial.method == method] for method in methods}
+    return {method: of for method, of in found.items() if of}
+
+
+def shared(results: Sequence[Result], outcome: str, first: str, second: str, **fixed: Any) -> tuple[Values, Values]:
+    """An outcome of two methods in a condition, for the seeds that both have; there may be none."""
+    own = by_method(results, **fixed)
+    values = [{it.trial.seed: it.outcome[outcome] for it in own.get(method, ())} for method in (first, second)]
+    seeds = sorted(values[0].keys() & values[1].keys())
+    left, right = (np.array([each[seed] for seed in seeds], dtype=np.float64) for each in values)
+    return left, right
+
+
+def in_pairs(title: str, results: Sequence[Result], outcome: str, better: Better, **fixed: Any) -> list[Table]:
+    """Every method beside AdaTerm in a condition, each over the seeds that both have, however many others have."""
+    pairs = {it: shared(results, outcome, it, OURS, **fixed) for it in by_method(results, **fixed) if it != OURS}
+    rows = [[rival, str(len(ours)), *beside(own, ours, better)] for rival, (own, ours) in pairs.items() if len(ours)]
+    columns = ["method", "seeds", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
+    note = f"Over the seeds that both have; {better} is better. 95 % intervals by bootstrap, from six seeds on."
+    return [Table(title, columns, rows, note)] if rows else []
 
 
 def compared(title: str, grid: Grid, level: object, better: Better = "lower") -> list[Table]:

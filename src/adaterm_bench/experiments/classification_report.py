@@ -5,15 +5,12 @@ from typing import Any
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import beside
+from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.selection import Grid, selected
 from adaterm_bench.statistics import bootstrap_interval, interquartile_mean, mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
-OURS = "AdaTerm"
-RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
 SHOWN = ("Adam", "AdamW (clipped)", "t-Adam", "At-Adam", OURS, "Large init")
 COLUMNS = {"0 %": "classification_0", "10 %": "classification_10"}
 NAMES = {"0 %": "right labels", "10 %": "10 % wrong labels", "human": "the labels of CIFAR-100N, 40 % of them wrong"}
@@ -33,14 +30,6 @@ def section(results: list[Result]) -> Section:
     )
 
 
-def _of(results: list[Result], labels: str) -> dict[str, list[Result]]:
-    """The results with some labels, by method in the order of the report, and by seed."""
-    own = sorted((it for it in results if it.trial.condition["labels"] == labels), key=lambda it: it.trial.seed)
-    methods = dict.fromkeys([*RIVALS, OURS, *(it.trial.method for it in own)])
-    found = {method: [it for it in own if it.trial.method == method] for method in methods}
-    return {method: of for method, of in found.items() if of}
-
-
 def _percent(results: list[Result], outcome: str) -> list[float]:
     values = (it.outcome[outcome] for it in results)
     return [float("nan") if it is None else 100.0 * it for it in values]
@@ -49,7 +38,7 @@ def _percent(results: list[Result], outcome: str) -> list[float]:
 def _table(results: list[Result], labels: str) -> Table:
     rows = []
     paper = PUBLISHED.get(COLUMNS.get(labels, ""), {})
-    for method, own in _of(results, labels).items():
+    for method, own in by_method(results, labels=labels).items():
         accuracy, memorised = mean_std(_percent(own, "accuracy")), mean_std(_percent(own, "memorised"))
         dofs = [it.outcome["dof"] for it in own if it.outcome["dof"] is not None]
         row = [
@@ -71,29 +60,12 @@ def _middle(results: list[Result]) -> float:
     return float(interquartile_mean(np.array(_percent(results, "accuracy"))))
 
 
-def _paired(results: list[Result], labels: str, first: str, second: str) -> Grid | None:
-    """The accuracies of two methods, in %, for the seeds that both have."""
-    both = [it for it in results if it.trial.method in (first, second)]
-    grid = selected(both, "accuracy", "labels", [first, second], labels=labels)
-    if set(grid.values) != {first, second}:
-        return None
-    return grid._replace(values={method: 100.0 * it for method, it in grid.values.items()})
-
-
 def _pairs(results: list[Result], labels: str) -> list[Table]:
-    rows = []
-    for rival in _of(results, labels):
-        grid = _paired(results, labels, rival, OURS) if rival != OURS else None
-        if grid is not None:
-            own = beside(grid.at(rival, labels), grid.at(OURS, labels), "higher")
-            rows.append([rival, str(len(grid.seeds)), *own])
-    columns = ["method", "seeds", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
-    note = "Test accuracy in %, over the seeds that both have; 95 % intervals by bootstrap, from six seeds on."
-    return [Table(f"Beside AdaTerm, {NAMES[labels]}", columns, rows, note)] if rows else []
+    return in_pairs(f"Test accuracy beside AdaTerm, {NAMES[labels]}", results, "accuracy", "higher", labels=labels)
 
 
 def _curves(results: list[Result], labels: str) -> Figure:
-    own = {method: it for method, it in _of(results, labels).items() if method in SHOWN}
+    own = {method: it for method, it in by_method(results, labels=labels).items() if method in SHOWN}
     values = {method: 100.0 * np.array([it.outcome["accuracies"] for it in of]) for method, of in own.items()}
     settings = results[0].trial.settings
     points = len(next(iter(values.values()))[0]) if values else 0
@@ -106,7 +78,9 @@ def _curves(results: list[Result], labels: str) -> Figure:
 
 
 def _spread(results: list[Result], labels: str) -> Figure:
-    values: dict[str, Any] = {method: _percent(of, "accuracy") for method, of in _of(results, labels).items()}
+    values: dict[str, Any] = {
+        method: _percent(of, "accuracy") for method, of in by_method(results, labels=labels).items()
+    }
     return Figure(
         f"Final accuracy, {NAMES[labels]}",
         lambda: figures.bars_with_spread(values, "test accuracy, %", start=None),
@@ -120,9 +94,9 @@ def _claims(results: list[Result], labels: str) -> list[Claim]:
     pairs += [("Large init", OURS)] if labels != "human" else []
     claims = []
     for better, worse in pairs:
-        grid = _paired(results, labels, better, worse)
-        if grid is not None:
-            found = paired_difference(grid.at(better, labels), grid.at(worse, labels), mean, better="higher")
+        pair = shared(results, "accuracy", better, worse, labels=labels)
+        if len(pair[0]):
+            found = paired_difference(100.0 * pair[0], 100.0 * pair[1], mean, better="higher")
             text = f"With {NAMES[labels]}, {better} is more accurate than {worse}."
             claims.append(Claim(text, "mean difference in points", *found[:3], note=found.note))
     if labels in COLUMNS:
@@ -132,7 +106,7 @@ def _claims(results: list[Result], labels: str) -> list[Claim]:
 
 def _as_published(results: list[Result], labels: str) -> list[Claim]:
     """Whether our AdaTerm is as accurate as the paper's, or more."""
-    own = _of(results, labels).get(OURS)
+    own = by_method(results, labels=labels).get(OURS)
     if not own:
         return []
     found = bootstrap_interval(_percent(own, "accuracy"), mean, better="higher")

@@ -3,15 +3,13 @@
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import compared
+from adaterm_bench.comparison import OURS, RIVALS, compared
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
 from adaterm_bench.selection import Grid, selected
 from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
-OURS = "AdaTerm"
-RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
 
 

@@ -8,14 +8,13 @@ import numpy as np
 
 from adaterm import PAPER
 from adaterm_bench import figures
+from adaterm_bench.comparison import RIVALS, by_method, in_pairs, shared
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.selection import Values, selected
 from adaterm_bench.statistics import interquartile_mean, mean_std, ratio_interval, with_worst
 from adaterm_bench.style import INK, look, style
 from adaterm_bench.trial import Result
 
-RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
 CURVES = (*RIVALS, "AdaTerm", "AdaTerm2")
 EXAMPLES = ("AdaTerm", "Adam")
 JUMP = 2.0  # times the median so far: a validation error above that is a sign of instability
@@ -33,7 +32,10 @@ def section(results: list[Result]) -> Section:
         "step, as a mean square over the test trajectories, in units of the training set's standard deviations. The "
         "paper's recording is not public and ours is simulated, so that the order of methods can be compared and their "
         f"numbers cannot. The data's fingerprint is {data}.",
-        tables=[*(_table(results, horizon) for horizon in horizons), _stability(results, horizons)],
+        tables=[
+            *(table for horizon in horizons for table in (_table(results, horizon), *_pairs(results, horizon))),
+            _stability(results, horizons),
+        ],
         figures=drawn,
         claims=[claim for horizon in horizons for claim in _claims(results, horizon)],
     )
@@ -42,11 +44,11 @@ def section(results: list[Result]) -> Section:
 def _table(results: list[Result], horizon: int) -> Table:
     paper = PUBLISHED.get(f"prediction_{horizon}", {})
     rows = []
-    for method in _methods(results, horizon):
-        (values,) = _errors(results, horizon, method)
+    for method, own in by_method(results, horizon=horizon).items():
+        values, of_means = (np.array([it.outcome[name] for it in own]) for name in ("mse", "mse_mean"))
         spread, middle = mean_std(values), float(interquartile_mean(with_worst(values)))
         lost = f", {spread.diverged} diverged" if spread.diverged else ""
-        certain = float(interquartile_mean(with_worst(_errors(results, horizon, method, outcome="mse_mean")[0])))
+        certain = float(interquartile_mean(with_worst(of_means)))
         theirs = plus_minus(*paper[method]) if method in paper else ""
         ours = plus_minus(spread.mean, spread.std) + lost
         rows.append([method, ours, theirs, number(middle), number(certain), str(len(values))])
@@ -60,10 +62,14 @@ def _table(results: list[Result], horizon: int) -> Table:
     return Table(f"Error of predicting {_steps(horizon)}", columns, rows, note)
 
 
+def _pairs(results: list[Result], horizon: int) -> list[Table]:
+    return in_pairs(f"Error of {_steps(horizon)}, beside AdaTerm", results, "mse", "lower", horizon=horizon)
+
+
 def _stability(results: list[Result], horizons: list[int]) -> Table:
     """How many runs were unstable, of all methods."""
     rows = []
-    for method in dict.fromkeys(it for horizon in horizons for it in _methods(results, horizon)):
+    for method in dict.fromkeys(it for horizon in horizons for it in by_method(results, horizon=horizon)):
         shown = [[_unstable(it.outcome["mses"]) for it in _of(results, horizon, method)] for horizon in horizons]
         rows.append([method, *(f"{sum(runs)} of {len(runs)}" for runs in shown)])
     note = (
@@ -91,8 +97,8 @@ def _claims(results: list[Result], horizon: int) -> list[Claim]:
     pairs.append((f"With {_steps(horizon)}, AdaTerm2 is less efficient than AdaTerm.", "AdaTerm2", "AdaTerm"))
     claims = []
     for text, larger, smaller in pairs:
-        if {larger, smaller} <= set(_methods(results, horizon)):
-            above, below = _errors(results, horizon, larger, smaller)
+        above, below = shared(results, "mse", larger, smaller, horizon=horizon)
+        if len(above):
             found = ratio_interval(above, below, interquartile_mean)
             what = f"ratio of the interquartile mean errors, {larger} to {smaller}"
             claims.append(Claim(text, what, *found[:3], bound=1.0, note=found.note))
@@ -102,7 +108,7 @@ def _claims(results: list[Result], horizon: int) -> list[Claim]:
 def _curves(results: list[Result], horizon: int) -> Figure:
     shown = {
         method: [it.outcome["mses"] for it in _of(results, horizon, method)]
-        for method in _methods(results, horizon)
+        for method in by_method(results, horizon=horizon)
         if method in CURVES or method not in PAPER
     }
     epochs = next(it.outcome["checked"] for it in results if it.trial.condition["horizon"] == horizon)
@@ -152,20 +158,7 @@ def _draw_examples(found: dict[str, Any], horizon: int) -> matplotlib.figure.Fig
 
 
 def _of(results: list[Result], horizon: int, method: str) -> list[Result]:
-    return [it for it in results if it.trial.method == method and it.trial.condition["horizon"] == horizon]
-
-
-def _methods(results: list[Result], horizon: int) -> list[str]:
-    """Those that have results, the paper's first."""
-    found = dict.fromkeys(it.trial.method for it in results if it.trial.condition["horizon"] == horizon)
-    return sorted(found, key=lambda it: list(PAPER).index(it) if it in PAPER else len(PAPER))
-
-
-def _errors(results: list[Result], horizon: int, *methods: str, outcome: str = "mse") -> list[Values]:
-    """The errors of methods, on the seeds that all of them have."""
-    own = [it for it in results if it.trial.method in methods]
-    grid = selected(own, outcome, "horizon", methods, horizon=horizon)
-    return [grid.at(method, horizon) for method in methods]
+    return by_method(results, horizon=horizon).get(method, [])
 
 
 def _steps(horizon: int) -> str:

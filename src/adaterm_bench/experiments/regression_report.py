@@ -4,13 +4,12 @@ from math import inf
 
 from adaterm import PAPER
 from adaterm_bench import figures
-from adaterm_bench.comparison import at_levels
+from adaterm_bench.comparison import RIVALS, at_levels
 from adaterm_bench.report import Claim, Figure, Section, Table
 from adaterm_bench.selection import Grid, selected
 from adaterm_bench.statistics import mean_std, median, quartiles, ratio_interval, trend
 from adaterm_bench.trial import Result
 
-RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
 MAIN = (*RIVALS, "AdaTerm")
 ON_PAR = 1.5
 

@@ -3,16 +3,13 @@
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import beside
+from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared
 from adaterm_bench.environments import TASKS
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.selection import Grid, selected
 from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
-OURS = "AdaTerm"
-RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
 COLUMNS = {"Hopper": "rl_hopper", "Ant": "rl_ant"}
 SMOOTH = 50  # episodes over which learning curves are averaged
 Case = tuple[str, str]  # a task and a variant of the algorithm
@@ -41,10 +38,7 @@ def _title(case: Case) -> str:
 
 
 def _of(results: list[Result], case: Case) -> dict[str, list[Result]]:
-    own = sorted((it for it in results if _case(it) == case), key=lambda it: it.trial.seed)
-    methods = dict.fromkeys([*RIVALS, OURS, *(it.trial.method for it in own)])
-    found = {method: [it for it in own if it.trial.method == method] for method in methods}
-    return {method: of for method, of in found.items() if of}
+    return by_method(results, task=case[0], variant=case[1])
 
 
 def _table(results: list[Result], case: Case) -> Table:
@@ -79,22 +73,8 @@ def _smooth(returns: list[float]) -> list[float]:
     return found
 
 
-def _paired(results: list[Result], case: Case, rival: str) -> Grid | None:
-    both = [it for it in results if it.trial.method in (rival, OURS)]
-    grid = selected(both, "return", "task", [rival, OURS], task=case[0], variant=case[1])
-    return grid if set(grid.values) == {rival, OURS} and rival != OURS else None
-
-
 def _pairs(results: list[Result], case: Case) -> list[Table]:
-    grids = {rival: _paired(results, case, rival) for rival in _of(results, case)}
-    rows = [
-        [rival, str(len(grid.seeds)), *beside(grid.at(rival, case[0]), grid.at(OURS, case[0]), "higher")]
-        for rival, grid in grids.items()
-        if grid is not None
-    ]
-    columns = ["method", "seeds", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
-    note = "Returns of the final policy, over the seeds that both have; 95 % intervals by bootstrap, from six seeds on."
-    return [Table(f"{_title(case)}: beside AdaTerm", columns, rows, note)] if rows else []
+    return in_pairs(f"{_title(case)}: beside AdaTerm", results, "return", "higher", task=case[0], variant=case[1])
 
 
 def _speed(results: list[Result]) -> Table:
@@ -127,8 +107,9 @@ def _curves(results: list[Result], case: Case) -> Figure:
 def _claims(results: list[Result], case: Case) -> list[Claim]:
     claims = []
     for rival in RIVALS:
-        if (grid := _paired(results, case, rival)) is not None:
-            found = paired_difference(grid.at(OURS, case[0]), grid.at(rival, case[0]), mean, better="higher")
+        ours, own = shared(results, "return", OURS, rival, task=case[0], variant=case[1])
+        if len(ours):
+            found = paired_difference(ours, own, mean, better="higher")
             text = f"On {_title(case)}, AdaTerm's final policy has a higher return than that of {rival}."
             claims.append(Claim(text, "mean difference", *found[:3], note=found.note))
     return claims
