@@ -332,10 +332,11 @@ def episode(learner: Learner, environments: Sequence[Any], resets: Sequence[int]
     returns, running = np.zeros(len(environments)), list(range(len(environments)))
     while running:
         location, scale, dof = learner.act(states)
-        actions = location
+        actions = location.copy()
         if explore:
-            drawn = [draw(*it, learner.generators[place]) for place, it in _each(location, scale, dof)]
-            actions = np.stack(drawn)
+            for place in running:  # an ended episode draws no more, or its seed would depend on its neighbours
+                own = location[place], scale[place], float(dof[place, 0])
+                actions[place] = draw(*own, learner.generators[place])
             densities = _densities(actions, location, scale, dof)
         for place in list(running):
             action = np.clip(actions[place], -1.0, 1.0)
@@ -357,11 +358,6 @@ def episode(learner: Learner, environments: Sequence[Any], resets: Sequence[int]
             if terminated or truncated:
                 running.remove(place)
     return returns
-
-
-def _each(*columns: Array) -> list[tuple[int, tuple[Array, Array, float]]]:
-    location, scale, dof = columns
-    return [(place, (location[place], scale[place], float(dof[place, 0]))) for place in range(len(location))]
 
 
 @torch.inference_mode()

@@ -120,13 +120,21 @@ def test_it_learns(trace):
     assert (returns[-15:].mean(0) > returns[:15].mean(0) + 5.0).all(), (returns[:15].mean(0), returns[-15:].mean(0))
 
 
-def test_seeds_side_by_side_do_what_they_do_alone():
+def test_seeds_side_by_side_do_what_they_do_alone(monkeypatch):
+    def reset(self, seed=0):
+        found = swing_reset(self, seed)
+        self.steps = 11 * (seed % 5)  # episodes of unequal lengths
+        return found
+
+    swing_reset = environments.Swing.reset
+    monkeypatch.setattr(environments.Swing, "reset", reset)
     tiny = {"tasks": ("Swing",), "episodes": 4, "test_episodes": 2, "batches": 5, "hidden": (8,), "seeds": 3}
     together, alone = Reinforcement(**tiny, side_by_side=3), Reinforcement(**tiny, side_by_side=1)
     trials = together.trials(["AdaTerm"])
     assert len({together.together(it) for it in trials}) == 1
     assert len({alone.together(it) for it in trials}) == 3
     side = together.run(trials, "cpu", lambda fraction: None)
+    assert len({it["steps"] for it in side}) > 1
     for trial, found in zip(trials, side, strict=True):
         (one,) = alone.run([trial], "cpu", lambda fraction: None)
         np.testing.assert_allclose(one["test_returns"], found["test_returns"], rtol=1e-3, atol=1e-3)

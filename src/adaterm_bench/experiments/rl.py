@@ -2,7 +2,7 @@
 
 import io
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,7 +45,11 @@ class Reinforcement(Experiment):
 
     def conditions(self) -> list[dict[str, Any]]:
         """A task, and a variant of the algorithm."""
-        return [{"task": task, "variant": variant} for task in self.tasks for variant in self.variants]
+        return [
+            {"task": task, "variant": variant, "choices": asdict(_changed(VARIANTS[variant], self, task))}
+            for task in self.tasks
+            for variant in self.variants
+        ]
 
     def together(self, trial: Trial) -> Any:
         """Some seeds of a method on a task."""
