@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from adaterm_bench.intervals import Interval, Values
-from adaterm_bench.report import Table, number
+from adaterm_bench.report import Table, number, plus_minus
 from adaterm_bench.selection import Grid
 from adaterm_bench.statistics import (
     Better,
+    Spread,
     a_a_check,
     bootstrap_interval,
     interquartile_mean,
@@ -39,10 +40,16 @@ def shared(results: Sequence[Result], outcome: str, first: str, second: str, **f
     return left, right
 
 
-def in_pairs(title: str, results: Sequence[Result], outcome: str, better: Better, **fixed: Any) -> list[Table]:
+def in_pairs(
+    title: str, results: Sequence[Result], outcome: str, better: Better, scale: float = 1.0, **fixed: Any
+) -> list[Table]:
     """Every method beside AdaTerm in a condition, each over the seeds that both have, however many others have."""
     pairs = {it: shared(results, outcome, it, OURS, **fixed) for it in by_method(results, **fixed) if it != OURS}
-    rows = [[rival, str(len(ours)), *beside(own, ours, better)] for rival, (own, ours) in pairs.items() if len(ours)]
+    rows = [
+        [rival, str(len(ours)), *beside(scale * own, scale * ours, better)]
+        for rival, (own, ours) in pairs.items()
+        if len(ours)
+    ]
     columns = ["method", "seeds", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
     note = f"Over the seeds that both have; {better} is better. 95 % intervals by bootstrap, from six seeds on."
     return [Table(title, columns, rows, note)] if rows else []
@@ -71,6 +78,12 @@ def beside(rival: Values, ours: Values, better: Better) -> list[str]:
     chance = probability_of_improvement(ours, rival, better=better)
     share = f"{chance.estimate:.0%} of seeds ({chance.low:.0%} to {chance.high:.0%})".replace("%", " %")
     return [_shown(own), _shown(apart), share]
+
+
+def spread_text(spread: Spread) -> str:
+    """Mean and standard deviation of what finished, and how much did not."""
+    lost = f", {spread.diverged} diverged" if spread.diverged else ""
+    return (number(spread.mean) if spread.seeds < 2 else plus_minus(spread.mean, spread.std)) + lost
 
 
 def _shown(interval: Interval) -> str:

@@ -33,6 +33,7 @@ class Demonstrations(NamedTuple):
     states: Array
     actions: Array
     amateur: NDArray[np.bool_]
+    fingerprint: str  # by which anyone can see whether results are of the same data
 
 
 class Policy:
@@ -84,7 +85,7 @@ def save(task: str, files: Sequence[Path], found: dict[str, Any], folder: Path, 
         "what": "States and actions of trained policies; the last policy is an amateur",
         "task": task,
         "seed": seed,
-        "policies": [it.stem for it in files],
+        "policies": found.get("policies", [it.stem for it in files]),
         "states": found["states"],
         "episodes": found["episodes"],
         "commit": commit(),
@@ -117,7 +118,7 @@ def load(folder: Path) -> Demonstrations:
     if hashlib.sha256(file.read_bytes()).hexdigest() != checksum:
         raise DataError(f"{file} does not have the SHA-256 that {DESCRIPTION} says, {checksum}. Make it again.")
     policies = np.repeat([policy for policy, _ in lengths], [length for _, length in lengths])
-    return Demonstrations(task, rows[:, :states], rows[:, states:], policies == max(policies))
+    return Demonstrations(task, rows[:, :states], rows[:, states:], policies == max(policies), checksum[:16])
 
 
 def synthetic(seed: int = 0) -> Demonstrations:
@@ -134,35 +135,44 @@ def synthetic(seed: int = 0) -> Demonstrations:
             state, _, terminated, truncated, _ = world.step(action)
             done = terminated or truncated
     table = np.stack(rows)
-    return Demonstrations("Swing", table[:, :2], table[:, 2:], np.array(amateur))
+    return Demonstrations("Swing", table[:, :2], table[:, 2:], np.array(amateur), f"synthetic {seed}")
 
 
-def ranked(results: Path, task: str) -> list[tuple[float, Path]]:
-    """The policies that `rl` has kept of a task, the best first, with the return that they had when tested."""
-    found = [
-        (it.outcome["return"], results / "kept" / f"{it.trial.key}.npz")
-        for it in Store(results).results("rl")
-        if it.trial.condition["task"] == task
-    ]
-    return sorted(((value, file) for value, file in found if file.is_file()), key=lambda it: -it[0])
+def ranked(results: Path, task: str, variant: str) -> list[tuple[float, Path, str]]:
+    """The policies that `rl` has kept, the best first: the return when it was tested, the file, and what it is."""
+    found = []
+    for it in Store(results).results("rl"):
+        file = results / "kept" / f"{it.trial.key}.npz"
+        wanted = it.trial.condition["task"] == task and it.trial.condition["variant"] == variant
+        if wanted and np.isfinite(it.outcome["return"]) and file.is_file():
+            about = f"{it.trial.method}, {variant}, {it.trial.settings['episodes']} episodes, seed {it.trial.seed}"
+            found.append((float(it.outcome["return"]), file, about))
+    return sorted(found, key=lambda it: -it[0])
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Record the three best policies, and the worst."""
+    """Record the three best policies, and the worst, or the one that is named, as the amateur."""
     parser = argparse.ArgumentParser("python -m adaterm_bench.demonstrations", description=__doc__)
     parser.add_argument("results", type=Path, help="directory in which `adaterm-bench run rl` has left its results")
     parser.add_argument("--task", default="Ant", choices=[it for it in environments.TASKS if it != "Swing"])
+    parser.add_argument("--variant", default="specified", help="of the algorithm; specified by default")
+    parser.add_argument("--amateur", metavar="KEY", help="of the trial whose policy is the amateur's; else the worst")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(words)
-    policies = ranked(given.results, given.task)
-    if len(policies) <= TEACHERS:
-        raise SystemExit(f"{given.results} has {len(policies)} policies of {given.task}: {TEACHERS + 1} are needed.")
-    chosen = [*policies[:TEACHERS], policies[-1]]
-    for value, file in chosen:
-        print(f"{file.stem}: return {value:.0f} when it was tested")
-    files = [file for _, file in chosen]
+    policies = ranked(given.results, given.task, given.variant)
+    amateurs = [it for it in policies[TEACHERS:] if given.amateur in (None, it[1].stem)]
+    if not amateurs:
+        raise SystemExit(
+            f"{given.results} has {len(policies)} policies of {given.task} ({given.variant}): three teachers and an "
+            "amateur are needed. Policies are kept by `adaterm-bench run rl` on this machine, not by runs on Ray."
+        )
+    chosen = [*policies[:TEACHERS], amateurs[-1]]
+    for value, file, about in chosen:
+        print(f"{file.stem}: {about}: return {value:.0f} when it was tested")
+    files = [file for _, file, _ in chosen]
     found = record(given.task, files, [EACH] * TEACHERS + [OF_AMATEUR], given.seed)
+    found["policies"] = [{"key": file.stem, "what": about, "return": round(value, 2)} for value, file, about in chosen]
     save(given.task, files, found, given.out, given.seed)
     print(f"{len(found['steps'])} steps of {len(found['episodes'])} episodes in {given.out / FILE}")
 

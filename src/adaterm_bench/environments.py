@@ -39,9 +39,11 @@ def make(task: str) -> Any:
             environment = gymnasium.make(name)
             environment.reset()  # PyBullet's first greets the world
             return environment
-    except ImportError as error:
+    except Exception as error:
+        if not isinstance(error, ImportError) and type(error).__name__ != "DependencyNotInstalled":  # gymnasium's own
+            raise
         raise MissingSimulatorError(
-            f"The task {task!r} needs {error.name}, which is not installed; in a clone: pip install '.[rl]'"
+            f"The task {task!r} cannot be simulated here ({error}); in a clone: pip install '.[rl]'"
         ) from error
 
 

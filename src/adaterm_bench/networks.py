@@ -38,6 +38,7 @@ def repeatable(step: Callable[[], None], changed: Sequence[Tensor]) -> Callable[
     """
     if not changed[0].is_cuda:
         return step
+    torch.cuda.set_device(changed[0].device)  # streams and graphs are those of the current device
     before = [tensor.detach().clone() for tensor in changed]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())

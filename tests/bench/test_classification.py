@@ -27,10 +27,10 @@ def published(tmp_path, monkeypatch):
         (folder / name).write_bytes(table.tobytes())
         monkeypatch.setitem(cifar.ROWS, name, rows)
         monkeypatch.setitem(cifar.SHA1, name, hashlib.sha1(table.tobytes()).hexdigest())
-    for function in (cifar.load, cifar.human_labels):
+    for function in (cifar.load, cifar._human_labels):
         function.cache_clear()
     yield folder
-    for function in (cifar.load, cifar.human_labels):
+    for function in (cifar.load, cifar._human_labels):
         function.cache_clear()
 
 
@@ -82,12 +82,30 @@ def _change(file, place, value):
 
 @pytest.mark.parametrize("form", ["npy", "pt"])
 def test_human_labels_of_either_form(published, form):
-    labels = np.arange(20) % 7
+    right = torch.arange(20)
+    labels = np.where(np.arange(20) < 8, 50, np.arange(20))  # two in five are wrong
     if form == "npy":
         np.save(published.parent / "cifar100n_fine.npy", labels.astype(np.uint8))
     else:
         torch.save({"clean_label": labels, "noisy_label": labels}, published / "CIFAR-100_human.pt")
-    assert cifar.human_labels(published).tolist() == labels.tolist()
+    assert cifar.human_labels(published, right).tolist() == labels.tolist()
+    with pytest.raises(DataError, match="wrong for 100% of the images"):
+        cifar.human_labels(published, right + 1)
+
+
+def test_human_labels_pickled_by_an_older_numpy(published):
+    labels = np.arange(20)
+    torch.save({"noisy_label": labels}, published / "CIFAR-100_human.pt")
+    content = (published / "CIFAR-100_human.pt").read_bytes()
+    import zipfile
+
+    with zipfile.ZipFile(published / "CIFAR-100_human.pt") as packed:
+        files = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(published / "CIFAR-100_human.pt", "w") as packed:
+        for name, data in files.items():
+            packed.writestr(name, data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert content != (published / "CIFAR-100_human.pt").read_bytes()
+    assert cifar._human_labels(published).tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +125,7 @@ def test_human_labels_that_are_wrong(published, labels, says):
     elif labels is not None:
         np.save(file, labels)
     with pytest.raises(DataError, match=says):
-        cifar.human_labels(published)
+        cifar.human_labels(published, torch.arange(20))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])

@@ -47,7 +47,7 @@ def test_what_is_interrupted_goes_on(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             experiment.run(trials, "cpu", interrupt)
         kept = scratch.saved()
-        assert kept["steps"] == 256
+        assert kept["steps"] == 256  # with the update that follows its rollout
         agent, world = experiment._agent(trials[0])
         ppo._restore(agent, world, kept)
         first = next(agent.policy.parameters())

@@ -1,5 +1,7 @@
 """The actor-critic: its distribution, its surrogate, its memory, that it learns, and that it can be interrupted."""
 
+import sys
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -172,10 +174,15 @@ def test_a_broken_checkpoint_counts_as_none(tmp_path):
         assert scratch.saved() is None
 
 
-def test_a_missing_simulator_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
+@pytest.mark.parametrize(("missing", "task"), [("gymnasium", "Hopper"), ("mujoco", "Ant (MuJoCo)")])
+def test_a_missing_simulator_is_named(monkeypatch, missing, task):
+    if missing != "gymnasium":
+        pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+    for name in [it for it in sys.modules if it.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingSimulatorError, match=r"pip install '.\[rl\]'"):
-        environments.make("Hopper")
+        environments.make(task)
 
 
 @pytest.mark.parametrize("task", ["Hopper", "Ant", "Hopper (MuJoCo)", "Ant (MuJoCo)"])

@@ -72,9 +72,9 @@ class Classification(Experiment):
     def prepare(self) -> None:
         """Look at the data once, and not in every trial."""
         if self.source == "cifar100":
-            cifar.load(cifar.folder(self.data))
+            train, _ = cifar.load(cifar.folder(self.data))
             if "human" in self.labels:
-                cifar.human_labels(cifar.folder(self.data))
+                cifar.human_labels(cifar.folder(self.data), train.labels)
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network."""
@@ -115,7 +115,8 @@ class Classification(Experiment):
             return cifar.wrong_labels(labels, share, CLASSES, trial.seed)
         if self.source == "synthetic":
             return cifar.wrong_labels(labels, 0.4, CLASSES, 0)
-        return cifar.human_labels(cifar.folder(self.data))[: self.images]
+        path = cifar.folder(self.data)
+        return cifar.human_labels(path, cifar.load(path)[0].labels)[: self.images]
 
     def section(self, results: list[Result]) -> Section:
         """Accuracies beside the paper's, learning curves, and its claims."""

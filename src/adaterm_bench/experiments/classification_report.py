@@ -61,7 +61,8 @@ def _middle(results: list[Result]) -> float:
 
 
 def _pairs(results: list[Result], labels: str) -> list[Table]:
-    return in_pairs(f"Test accuracy beside AdaTerm, {NAMES[labels]}", results, "accuracy", "higher", labels=labels)
+    title = f"Test accuracy in % beside AdaTerm, {NAMES[labels]}"
+    return in_pairs(title, results, "accuracy", "higher", 100.0, labels=labels)
 
 
 def _curves(results: list[Result], labels: str) -> Figure:

@@ -66,8 +66,8 @@ class Distillation(Experiment):
         """One student for each trial, all at once; then every student in the task."""
         data = self._data()
         chosen = ~data.amateur | AMATEUR[trials[0].condition["amateur"]]
-        centre, scale = data.states[chosen].mean(0), data.states[chosen].std(0) + 1e-6
-        states = torch.from_numpy((data.states[chosen] - centre) / scale).to(device)
+        centre, scale = data.states[chosen].mean(0), np.maximum(data.states[chosen].std(0), 1e-2)
+        states = torch.from_numpy(_normal(data.states[chosen], centre, scale)).to(device)
         actions = torch.from_numpy(data.actions[chosen]).to(device)
         params, losses = self._learn(trials, states, actions, progress)
         returns = self._tested(params, data.task, centre, scale)
@@ -77,6 +77,7 @@ class Distillation(Experiment):
                 "test_returns": returns[:, place].tolist(),
                 "losses": losses[:, place].tolist(),
                 "steps": int(chosen.sum()),
+                "data": data.fingerprint,
             }
             for place in range(len(trials))
         ]
@@ -133,7 +134,7 @@ class Distillation(Experiment):
             running = list(range(len(worlds)))
             while running:
                 with torch.inference_mode():
-                    seen = torch.from_numpy((states - centre) / scale)[:, None]
+                    seen = torch.from_numpy(_normal(states, centre, scale))[:, None]
                     means = student(params, seen)[0][:, 0].numpy()
                 for place in list(running):
                     action = np.clip(np.nan_to_num(means[place]), -1.0, 1.0)
@@ -143,13 +144,19 @@ class Distillation(Experiment):
                         running.remove(place)
         for world in worlds:
             world.close()
-        return returns
+        whole = np.all([it.flatten(1).isfinite().all(1).numpy() for it in params], 0)
+        return np.where(whole, returns, np.nan)  # a student of NaN has no return, though standing still has one
 
     def section(self, results: list[Result]) -> Section:
         """Returns beside the paper's, and its claims."""
         from adaterm_bench.experiments.distillation_report import section
 
         return section(results)
+
+
+def _normal(states: Any, centre: Any, scale: Any) -> Any:
+    """States of about mean 0 and variance 1, as the reinforcement learning would have them."""
+    return np.clip((states - centre) / scale, -10.0, 10.0).astype(np.float32)
 
 
 def student(params: list[Tensor], states: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,11 +3,11 @@
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import OURS, RIVALS, compared
+from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared, spread_text
+from adaterm_bench.data import DataError
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.selection import Grid, selected
-from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference
+from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference, with_worst
 from adaterm_bench.trial import Result
 
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
@@ -15,53 +15,59 @@ COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with
 
 def section(results: list[Result]) -> Section:
     """Returns beside the paper's, and its claims."""
-    grid = selected(results, "return", "amateur", [*RIVALS, OURS])
+    data = sorted({it.outcome["data"] for it in results})
+    if len(data) > 1:
+        raise DataError(f"these results are of different demonstrations ({', '.join(data)}): keep them apart")
+    cases = [it for it in COLUMNS if any(result.trial.condition["amateur"] == it for result in results)]
     return Section(
         "Policy distillation",
-        "Small networks learn by heart what three teachers do, without and with an amateur among them, and are then "
-        "tested in the teachers' task. The teachers are ours, so that returns cannot be compared with the paper's.",
-        tables=[
-            table
-            for level in grid.levels
-            for table in (_table(grid, level), *compared(f"{_name(level)}: beside AdaTerm", grid, level, "higher"))
-        ],
-        figures=[_figure(grid, level) for level in grid.levels],
-        claims=[claim for level in grid.levels for claim in _claims(grid, level)],
+        "Small networks learn what three teachers do, without and with an amateur among them, and are then tested in "
+        "the teachers' task. The teachers are ours, so that the order of methods can be compared with the paper's, and "
+        f"returns cannot. The demonstrations' fingerprint is {data[0]}.",
+        tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))],
+        figures=[_figure(results, case) for case in cases],
+        claims=[claim for case in cases for claim in _claims(results, case)],
     )
 
 
-def _name(level: str) -> str:
-    return f"{level.capitalize()} the amateur"
+def _name(case: str) -> str:
+    return f"{case.capitalize()} the amateur"
 
 
-def _table(grid: Grid, level: str) -> Table:
-    paper, rows = PUBLISHED[COLUMNS[level]], []
-    for method in grid.values:
-        values = grid.at(method, level)
-        spread = mean_std(values)
-        ours = number(spread.mean) if spread.seeds == 1 else plus_minus(spread.mean, spread.std)
+def _returns(results: list[Result]) -> list[float]:
+    return [it.outcome["return"] for it in results]
+
+
+def _table(results: list[Result], case: str) -> Table:
+    paper, rows = PUBLISHED[COLUMNS[case]], []
+    for method, own in by_method(results, amateur=case).items():
         theirs = plus_minus(*paper[method]) if method in paper else ""
-        rows.append([method, ours, theirs, number(float(interquartile_mean(np.asarray(values))))])
-    note = (
-        f"Return of the student: mean and standard deviation of {len(grid.seeds)} seeds, the paper's of 24.{grid.note}"
-    )
-    return Table(f"{_name(level)}: return", ["method", "ours", "the paper's", "interquartile mean"], rows, note)
+        middle = float(interquartile_mean(with_worst(_returns(own), "higher")))
+        rows.append([method, str(len(own)), spread_text(mean_std(_returns(own))), theirs, number(middle)])
+    note = "Return of the students: mean and standard deviation over seeds, the paper's over 24."
+    columns = ["method", "seeds", "ours", "the paper's", "interquartile mean"]
+    return Table(f"{_name(case)}: return", columns, rows, note)
 
 
-def _figure(grid: Grid, level: str) -> Figure:
-    values = {method: grid.at(method, level) for method in grid.values}
+def _pairs(results: list[Result], case: str) -> list[Table]:
+    return in_pairs(f"{_name(case)}: beside AdaTerm", results, "return", "higher", amateur=case)
+
+
+def _figure(results: list[Result], case: str) -> Figure:
+    values = {method: np.array(_returns(own)) for method, own in by_method(results, amateur=case).items()}
     return Figure(
-        f"{_name(level)}: students",
+        f"{_name(case)}: students",
         lambda: figures.bars_with_spread(values, "return", start=None),
         "Dots: seeds; markers: mean and standard deviation.",
     )
 
 
-def _claims(grid: Grid, level: str) -> list[Claim]:
+def _claims(results: list[Result], case: str) -> list[Claim]:
     claims = []
     for rival in RIVALS:
-        if {rival, OURS} <= set(grid.values):
-            found = paired_difference(grid.at(OURS, level), grid.at(rival, level), mean, better="higher")
-            text = f"{_name(level)}, AdaTerm's students have a higher return than those of {rival}."
+        ours, own = shared(results, "return", OURS, rival, amateur=case)
+        if len(ours):
+            found = paired_difference(ours, own, mean, better="higher")
+            text = f"{_name(case)}, AdaTerm's students have a higher return than those of {rival}."
             claims.append(Claim(text, "mean difference", *found[:3], note=found.note))
     return claims

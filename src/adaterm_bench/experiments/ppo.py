@@ -56,26 +56,15 @@ class Ppo(Experiment):
             environments.make(task).close()
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
-        """One agent; what a crash interrupts goes on from the last checkpoint, with other random numbers."""
+        """One agent; what a crash interrupts goes on from the last checkpoint, and draws other numbers than it had."""
         (trial,) = trials
         agent, world = self._agent(trial)
         begun, episodes = time.monotonic(), []
         if (kept := scratch.saved()) is not None:
             _restore(agent, world, kept)
+            agent.set_random_seed(trial.seed + kept["steps"])
             begun, episodes = begun - kept["seconds"], kept["episodes"]
-        last = time.monotonic()
-
-        def watch(found: dict[str, Any], _: Any) -> bool:
-            nonlocal last
-            if "episode" in found["infos"][0]:
-                episodes.append([agent.num_timesteps, found["infos"][0]["episode"]["r"]])
-            if agent.num_timesteps % self.rollout == 0:
-                progress(agent.num_timesteps / self.steps)
-                if time.monotonic() - last > EVERY:
-                    last = time.monotonic()
-                    scratch.save({**_state(agent, world), "episodes": episodes, "seconds": last - begun})
-            return True
-
+        watch = _watch(begun, episodes, self.steps, progress)
         agent.learn(self.steps - agent.num_timesteps, callback=watch, reset_num_timesteps=False)
         world.close()
         seconds = round(time.monotonic() - begun, 3)
@@ -91,7 +80,10 @@ class Ppo(Experiment):
         world.seed(trial.seed)
 
         def make(params: Any, lr: float, **options: Any) -> torch.optim.Optimizer:
-            return optimizer_for(trial.method, list(params), lr)
+            own = list(params)
+            return (
+                torch.optim.Adam(own, lr, eps=1e-5) if trial.method == "Adam" else optimizer_for(trial.method, own, lr)
+            )
 
         agent = sb3.PPO(
             "MlpPolicy",
@@ -122,6 +114,28 @@ def _sb3() -> tuple[Any, Any, Any]:
             f"This needs {error.name}, which is not installed; in a clone: pip install '.[rl]'"
         ) from error
     return stable_baselines3, monitor, vec_env
+
+
+def _watch(begun: float, episodes: list[list[float]], steps: int, progress: Progress) -> Any:
+    """What keeps returns of episodes, and writes checkpoints when an update is done and the next rollout begins."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Watch(BaseCallback):  # type: ignore[misc]
+        last = time.monotonic()
+
+        def _on_step(self) -> bool:
+            if "episode" in self.locals["infos"][0]:
+                episodes.append([self.num_timesteps, self.locals["infos"][0]["episode"]["r"]])
+            return True
+
+        def _on_rollout_start(self) -> None:
+            progress(self.num_timesteps / steps)
+            if time.monotonic() - self.last > EVERY:
+                self.last = time.monotonic()
+                state = _state(self.model, self.training_env)
+                scratch.save({**state, "episodes": episodes, "seconds": self.last - begun})
+
+    return Watch()
 
 
 def _state(agent: Any, world: Any) -> dict[str, Any]:

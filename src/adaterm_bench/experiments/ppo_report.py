@@ -3,7 +3,8 @@
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.report import Figure, Section, Table, number, plus_minus
+from adaterm_bench.comparison import in_pairs, spread_text
+from adaterm_bench.report import Figure, Section, Table, number
 from adaterm_bench.statistics import bootstrap_interval, interquartile_mean, mean_std
 from adaterm_bench.trial import Result
 
@@ -17,7 +18,7 @@ def section(results: list[Result]) -> Section:
         "Stable-Baselines3's PPO",
         "The same tasks with what many would use: PPO with its own settings, one optimizer or another, and with and "
         "without clipping of gradients to a norm of 0.5. Returns are those of the final policy in test episodes.",
-        tables=[_table(task, _arms(results, task)) for task in tasks],
+        tables=[table for task in tasks for table in (_table(task, _arms(results, task)), *_pairs(results, task))],
         figures=[_curves(task, _arms(results, task)) for task in tasks],
     )
 
@@ -30,14 +31,23 @@ def _arms(results: list[Result], task: str) -> dict[str, list[Result]]:
     return arms
 
 
+def _pairs(results: list[Result], task: str) -> list[Table]:
+    return [
+        table
+        for clipping in ("clipped", "not clipped")
+        for table in in_pairs(
+            f"{task}, {clipping}: beside AdaTerm", results, "return", "higher", task=task, clipping=clipping
+        )
+    ]
+
+
 def _table(task: str, arms: dict[str, list[Result]]) -> Table:
     rows = []
     for arm, own in arms.items():
         values = np.array([it.outcome["return"] for it in own])
         spread, middle = mean_std(values), bootstrap_interval(values, interquartile_mean, better="higher")
         ends = f" ({number(middle.low)} to {number(middle.high)})" if np.isfinite(middle.low) else ""
-        shown = number(spread.mean) if spread.seeds == 1 else plus_minus(spread.mean, spread.std)
-        rows.append([arm, str(len(own)), shown, number(middle.estimate) + ends])
+        rows.append([arm, str(len(own)), spread_text(spread), number(middle.estimate) + ends])
     note = "Mean and standard deviation over seeds; intervals of 95 % by bootstrap, from six seeds on."
     return Table(f"{task}: return", ["optimizer", "seeds", "return", "interquartile mean"], rows, note)
 

@@ -9,6 +9,7 @@ import numpy as np
 from adaterm import PAPER
 from adaterm_bench import figures
 from adaterm_bench.comparison import RIVALS, by_method, in_pairs, shared
+from adaterm_bench.data import DataError
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
 from adaterm_bench.statistics import interquartile_mean, mean_std, ratio_interval, with_worst
@@ -23,7 +24,9 @@ JUMP = 2.0  # times the median so far: a validation error above that is a sign o
 def section(results: list[Result]) -> Section:
     """Errors beside the paper's, stability, learning curves, examples, and the paper's claims."""
     horizons = sorted({it.trial.condition["horizon"] for it in results})
-    data = ", ".join(sorted({str(it.outcome["data"]) for it in results}))
+    data = sorted({str(it.outcome["data"]) for it in results})
+    if len(data) > 1:
+        raise DataError(f"these results are of different data ({', '.join(data)}): keep them apart")
     drawn = [draw for horizon in horizons for draw in (_curves(results, horizon), *_examples(results, horizon))]
     return Section(
         "Long-term prediction",
@@ -31,7 +34,7 @@ def section(results: list[Result]) -> Section:
         "each interval, and then samples of its own predictions. The error is that of the sample at an interval's last "
         "step, as a mean square over the test trajectories, in units of the training set's standard deviations. The "
         "paper's recording is not public and ours is simulated, so that the order of methods can be compared and their "
-        f"numbers cannot. The data's fingerprint is {data}.",
+        f"numbers cannot. The data's fingerprint is {data[0]}.",
         tables=[
             *(table for horizon in horizons for table in (_table(results, horizon), *_pairs(results, horizon))),
             _stability(results, horizons),

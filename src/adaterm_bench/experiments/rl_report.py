@@ -1,13 +1,15 @@
 """What the report shows of the reinforcement learning."""
 
+from typing import Literal
+
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared
+from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared, spread_text
 from adaterm_bench.environments import TASKS
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference
+from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference, with_worst
 from adaterm_bench.trial import Result
 
 COLUMNS = {"Hopper": "rl_hopper", "Ant": "rl_ant"}
@@ -53,9 +55,9 @@ def _table(results: list[Result], case: Case) -> Table:
             [
                 method,
                 str(len(own)),
-                number(spread.mean) if spread.seeds == 1 else plus_minus(spread.mean, spread.std),
+                spread_text(spread),
                 plus_minus(*paper[method]) if method in paper else "",
-                number(float(interquartile_mean(values))),
+                number(float(interquartile_mean(with_worst(values, "higher")))),
                 number(float(np.mean(late))),
                 number(float(np.mean(best))),
             ]
@@ -105,11 +107,17 @@ def _curves(results: list[Result], case: Case) -> Figure:
 
 
 def _claims(results: list[Result], case: Case) -> list[Claim]:
+    """The order of the paper's means, where it has any: it ran neither MuJoCo nor a tuned variant."""
+    paper = PUBLISHED.get(COLUMNS.get(case[0], ""), {}) if case[1] == "specified" else {}
     claims = []
     for rival in RIVALS:
         ours, own = shared(results, "return", OURS, rival, task=case[0], variant=case[1])
-        if len(ours):
+        if len(ours) and paper:
             found = paired_difference(ours, own, mean, better="higher")
-            text = f"On {_title(case)}, AdaTerm's final policy has a higher return than that of {rival}."
-            claims.append(Claim(text, "mean difference", *found[:3], note=found.note))
+            ahead = paper[OURS][0] > paper[rival][0]
+            text = (
+                f"On {_title(case)}, the return of AdaTerm's final policy is {'above' if ahead else 'below'} {rival}'s."
+            )
+            wants: Literal["above", "below"] = "above" if ahead else "below"
+            claims.append(Claim(text, f"AdaTerm's less {rival}'s, mean", *found[:3], note=found.note, wants=wants))
     return claims
