@@ -42,7 +42,15 @@ class Classification(Experiment):
             "width": 2,
             "precision": "float32",
         },
-        "quick": {"seeds": 1, "images": 2048, "epochs": 4, "batch_size": 64, "width": 8, "precision": "float32"},
+        "quick": {
+            "seeds": 1,
+            "images": 1024,
+            "epochs": 4,
+            "batch_size": 64,
+            "width": 8,
+            "precision": "float32",
+            "checks": 2,
+        },
         "paper": {},
     }
 
