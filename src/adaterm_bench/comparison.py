@@ -55,22 +55,6 @@ def in_pairs(
     return [Table(title, columns, rows, note)] if rows else []
 
 
-def compared(title: str, grid: Grid, level: object, better: Better = "lower") -> list[Table]:
-    """A table at one level, if AdaTerm and a rival are there."""
-    rivals = [method for method in grid.values if method != OURS]
-    if OURS not in grid.values or not rivals or not grid.seeds:
-        return []
-    ours = grid.at(OURS, level)
-    rows = [[OURS, _shown(bootstrap_interval(ours, interquartile_mean, better=better)), "", ""]]
-    rows += [[rival, *beside(grid.at(rival, level), ours, better)] for rival in rivals]
-    columns = ["method", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
-    note = (
-        f"{len(grid.seeds)} paired seeds, 95 % intervals by bootstrap. The difference is the interquartile mean of "
-        f"the seeds' differences; {better} is better.{_check(ours)}{grid.note}"
-    )
-    return [Table(title, columns, rows, note)]
-
-
 def beside(rival: Values, ours: Values, better: Better) -> list[str]:
     """The interquartile mean of a rival's runs, its difference from ours, and the share of seeds that ours wins."""
     own = bootstrap_interval(rival, interquartile_mean, better=better)
@@ -101,11 +85,20 @@ def _check(ours: Values) -> str:
     return f" AdaTerm's runs against themselves, drawn anew 200 times, seem to differ in {share} of cases; 5 % are due."
 
 
-def at_levels(title: str, grid: Grid, levels: Sequence[float], better: Better = "lower") -> list[Table]:
-    """A table for each of the levels that are there, as shares of noise."""
-    return [
-        table
-        for level in dict.fromkeys(levels)
-        if level in grid.levels
-        for table in compared(f"{title}, {100 * level:g} % noise: beside AdaTerm", grid, level, better)
-    ]
+def at_levels(title: str, grid: Grid, levels: Sequence[float]) -> list[Table]:
+    """A table of errors for each of the levels, as shares of noise, if AdaTerm and a rival are there."""
+    rivals = [method for method in grid.values if method != OURS]
+    if OURS not in grid.values or not rivals or not grid.seeds:
+        return []
+    columns = ["method", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
+    tables = []
+    for level in dict.fromkeys(levels):
+        ours = grid.at(OURS, level)
+        rows = [[OURS, _shown(bootstrap_interval(ours, interquartile_mean)), "", ""]]
+        rows += [[rival, *beside(grid.at(rival, level), ours, "lower")] for rival in rivals]
+        note = (
+            f"{len(grid.seeds)} paired seeds, 95 % intervals by bootstrap. The difference is the interquartile mean of "
+            f"the seeds' differences; lower is better.{_check(ours)}{grid.note}"
+        )
+        tables.append(Table(f"{title}, {100 * level:g} % noise: beside AdaTerm", columns, rows, note))
+    return tables
