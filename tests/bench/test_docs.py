@@ -64,6 +64,15 @@ def test_reproducing_names_the_scale_that_was_run():
             assert int(counted[1]) in seeds, name
 
 
+def test_classification_names_the_times_that_were_measured():
+    """Seconds of an epoch, and the step in those of Adam, are in the file that the page links to."""
+    page = (ROOT / "docs/classification.md").read_text()
+    epoch, step = re.search(r"an epoch with AdaTerm takes ([\d.]+) s, and its\s+step ([\d.]+) times", page).groups()
+    measured = json.loads((ROOT / "results/epoch_time/cuda.json").read_text())
+    assert f"{measured['seconds of an epoch']['AdaTerm']:.2f}" == epoch
+    assert f"{measured['steps, in those of Adam']['AdaTerm']:.3f}" == step
+
+
 def test_reproducing_says_what_the_report_says():
     """Where the page says that something is undecided, or is not, the report agrees."""
     report = (ROOT / "results/bench/report/report.md").read_text()
