@@ -8,8 +8,12 @@ after each episode, from batches out of a small replay. Where the paper is silen
   V-trace (Espeholt et al., 2018), which trusts old actions only as far as the policy would still take them.
 - The ratio of densities is taken against that with which the action was drawn. With the relative ratio
   rho / (rho / 2 + 1 / 2), its penalty is (C / 4) (rho - 1)^2 / (rho + 1), C = 4 |A| / (eps (2 - sign(A) eps)): at the
-  edge of the range that eps allows, nothing more can be gained.
-- Actions are clipped for the environment alone; the policy's density is that of the action before.
+  edge of the range that eps allows, nothing more can be gained. A replay holds actions of policies long gone, and the
+  penalty draws the new one back to them. If `anchored` it is taken against the policy at the episode's end, so that old
+  steps only tell what is good, by V-trace's weight (the decoupled objective of Hilton et al., 2022).
+- Actions are clipped to -1 and 1 for the environment alone; the policy's density is that of the action before. Nothing
+  holds such a policy's scale: in trials that failed it grew to 70, or shrank until an update moved the location by many
+  scales. If `bounded`, it stays between 0.05 and 1.
 
 Every tensor has a leading dimension of seeds, and every seed has its own optimizer, generator, replay and environment.
 """
@@ -43,9 +47,13 @@ class Choices:
     epsilon: float = 0.2  # how far the relative density ratio may go
     follow: float = 0.005  # how fast the slow copy of the value network follows
     trace: float = 0.0  # 0: one step ahead; towards 1: further
-    recent: int = 0  # learn only from the last so many episodes of the replay; 0: from all of it
-    entropy: float = 0.0  # weight of the policy's log-scales: against an early end of exploration
+    anchored: bool = False  # penalise leaving the policy of the episode's end, not that which drew the action
+    bounded: bool = False  # the policy's scales lie between 0.05 and 1
     normalise: bool = False  # observations, by their running mean and standard deviation
+
+    def __post_init__(self) -> None:
+        if self.anchored and not self.trace:
+            raise ValueError("`anchored` weighs steps as V-trace does: `trace` must be above 0")
 
 
 # --- the policy: a multivariate Student's t-distribution with one chi-square for all dimensions
@@ -68,10 +76,12 @@ def draw(location: Array, scale: Array, dof: float, generator: np.random.Generat
     return np.clip(location + scale * noise * np.float32(stretch), -1e6, 1e6).astype(np.float32)
 
 
-def split(out: Tensor, dimension: int) -> tuple[Tensor, Tensor, Tensor]:
+def split(out: Tensor, bounded: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Location, scale and degrees of freedom from what the network gives."""
+    dimension = out.shape[-1] // 2
     location, scale, dof = torch.split(out, [dimension, dimension, 1], -1)
-    return location, functional.softplus(scale) + 1e-3, functional.softplus(dof) + 1.0
+    scale = 0.95 * scale.sigmoid() + 0.05 if bounded else functional.softplus(scale) + 1e-3
+    return location, scale, functional.softplus(dof) + 1.0
 
 
 # --- the networks: layers of many seeds as batched matrices
@@ -132,19 +142,10 @@ class Replay:
         """The part that is in use."""
         return {name: it[:, : min(int(self.count.max()), self.size)] for name, it in self.fields.items()}
 
-    def indices(
-        self, generators: Sequence[np.random.Generator], batches: int, size: int, recent: int
-    ) -> NDArray[np.int64]:
+    def indices(self, generators: Sequence[np.random.Generator], batches: int, size: int) -> NDArray[np.int64]:
         """Which steps to learn from: seeds by batches by samples, each from its own generator."""
-        chosen = []
-        for seed, generator in enumerate(generators):
-            newest, filled = self.count[seed] - 1, min(self.count[seed], self.size)
-            if recent:
-                order = (newest - np.arange(filled)) % self.size
-                ends = np.flatnonzero(self.fields["last"][seed, order])  # how far back episodes ended
-                filled = ends[recent] if len(ends) > recent else filled
-            chosen.append((newest - generator.integers(0, filled, (batches, size))) % self.size)
-        return np.stack(chosen)
+        filled = np.minimum(self.count, self.size)
+        return np.stack([it.integers(0, end, (batches, size)) for it, end in zip(generators, filled, strict=True)])
 
 
 # --- the learner
@@ -195,7 +196,7 @@ class Learner:
         """Location, scale and degrees of freedom in one state of every seed."""
         policy = self._policy()
         out = head(policy[-2:], trunk(policy[:-2], torch.from_numpy(self.normal(states))[:, None]))
-        location, scale, dof = (it[:, 0].numpy() for it in split(out, self.dimension))
+        location, scale, dof = (it[:, 0].numpy() for it in split(out, self.choices.bounded))
         return location, scale, dof
 
     def seen(self, seed: int, state: Array) -> None:
@@ -216,10 +217,8 @@ class Learner:
         data = {name: torch.from_numpy(it) for name, it in fields.items()}
         data["state"], data["next"] = (torch.from_numpy(self.normal(fields[it])) for it in ("state", "next"))
         if self.choices.trace:
-            data["target"], data["advantage"] = self._traced(data)
-        chosen = self.replay.indices(
-            self.generators, self.choices.batches, self.choices.batch_size, self.choices.recent
-        )
+            data |= self._traced(data)
+        chosen = self.replay.indices(self.generators, self.choices.batches, self.choices.batch_size)
         rows = torch.arange(len(self.seeds))[:, None]
         for batch in torch.from_numpy(chosen).unbind(1):
             self._step({name: it[rows, batch] for name, it in data.items()})
@@ -233,41 +232,52 @@ class Learner:
                 ahead = head(self.slow[-2:], trunk(self.slow[:-2], batch["next"])).squeeze(-1)
                 target = batch["reward"] + self.choices.gamma * batch["goes_on"] * ahead
                 advantage = target - value
-        location, scale, dof = split(out, self.dimension)
+        location, scale, dof = split(out, self.choices.bounded)
         density = log_density(batch["action"], location, scale, dof)
-        ratio = (density - batch["log_density"]).clamp(-10.0, 10.0).exp()
-        gain = surrogate(ratio, advantage, self.choices.epsilon)
+        anchor, weight = (batch["anchor"], batch["trust"]) if self.choices.anchored else (batch["log_density"], 1.0)
+        ratio = (density - anchor).clamp(-10.0, 10.0).exp()
+        gain = weight * surrogate(ratio, advantage, self.choices.epsilon)
         loss = functional.smooth_l1_loss(value, target, reduction="none") - gain
-        if self.choices.entropy:
-            loss = loss - self.choices.entropy * scale.log().sum(-1)
         gradients = torch.autograd.grad(loss.mean(1).sum(), self.params)
         for place, (own, optimizer) in enumerate(zip(self.own, self.optimizers, strict=True)):
             for mine, gradient in zip(own, self._own(gradients, place), strict=True):
                 mine.grad = gradient
             optimizer.step()
-        with torch.no_grad():
-            torch._foreach_lerp_(self.slow, self._value(), self.choices.follow)
+        if not self.choices.trace:
+            with torch.no_grad():
+                torch._foreach_lerp_(self.slow, self._value(), self.choices.follow)
 
     @torch.no_grad()
-    def _traced(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _traced(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """V-trace's targets of the value and advantages, for the whole memory, as the networks are now."""
         gamma, trace = self.choices.gamma, self.choices.trace
         out, now = self.both(data["state"])
-        ahead = self.both(data["next"])[1]
-        density = log_density(data["action"], *split(out, self.dimension))
+        density = log_density(data["action"], *split(out, self.choices.bounded))
         trust = (density - data["log_density"]).clamp(-10.0, 10.0).exp().clamp_max(1.0)
+        rows = torch.arange(len(now))[:, None]
+        filled = now.shape[1]
+        order = (torch.from_numpy(self.replay.count[:, None]) - 1 - torch.arange(filled)) % filled  # the newest first
+        ahead = self._ahead(data, now, rows, order)
         surprise = trust * (data["reward"] + gamma * data["goes_on"] * ahead - now)
         carried = gamma * trace * trust * (1.0 - data["last"])
-        rows = np.arange(len(now))[:, None]
-        filled = now.shape[1]
-        order = (self.replay.count[:, None] - 1 - np.arange(filled)) % filled  # the newest first
-        corrections = summed_back(surprise.numpy()[rows, order].T, carried.numpy()[rows, order].T).T
-        correction, after = np.zeros((2, *now.shape), np.float32)
-        correction[rows, order] = corrections
-        after[rows, order[:, 1:]] = corrections[:, :-1]  # the correction of the step that follows
-        bootstrap = ahead + torch.from_numpy(after) * (1.0 - data["last"])
+        corrections = summed_back(*(it[rows, order].T.numpy() for it in (surprise, carried))).T
+        correction, after = torch.zeros(2, *now.shape)
+        correction[rows, order] = torch.from_numpy(corrections)
+        after[rows, order[:, 1:]] = torch.from_numpy(corrections[:, :-1])  # the correction of the step that follows
+        bootstrap = ahead + after * (1.0 - data["last"])
         advantage = data["reward"] + gamma * data["goes_on"] * bootstrap - now
-        return now + torch.from_numpy(correction), advantage
+        return {"target": now + correction, "advantage": advantage, "anchor": density, "trust": trust}
+
+    def _ahead(self, data: dict[str, Tensor], now: Tensor, rows: Tensor, order: Tensor) -> Tensor:
+        """The value after each step: it is that of the step that follows, which is known, but at an episode's end."""
+        ahead = torch.empty_like(now)
+        ahead[rows, order[:, 1:]] = now[rows, order[:, :-1]]
+        ends = data["last"] > 0
+        ends[rows, order[:, :1]] = True
+        places = ends.int().topk(int(ends.sum(1).max())).indices  # more than a seed's ends do no harm
+        value = self._value()
+        ahead[rows, places] = head(value[-2:], trunk(value[:-2], data["next"][rows, places])).squeeze(-1)
+        return ahead
 
     def state_dict(self) -> dict[str, Any]:
         """All that a later run needs to go on."""

@@ -54,6 +54,7 @@ def carry_out(
     end = time.monotonic() + seconds
     waiting, taken = deque(batches), set[str]()
     fractions: dict[str, float] = {}  # of the batches that have begun
+    resumed = {batch.key for batch in batches if scratch.left(batch.out, batch.key)}
     failed, losses = Counter[str](), Counter[str]()
     sizes = {batch.key: len(batch.trials) for batch in batches}
     try:
@@ -67,6 +68,9 @@ def carry_out(
                 batch, attempt = event.batch, event.attempt
                 if attempt is None:
                     fractions[batch.key] = min(max(event.fraction, 0.0), 1.0)
+                    if event.fraction > 0.0 and batch.key in resumed:  # what was done before says nothing on the pace
+                        resumed.remove(batch.key)
+                        display.before += sizes[batch.key] * fractions[batch.key]
                     continue
                 taken.remove(batch.key)
                 fractions.pop(batch.key, None)

@@ -45,16 +45,25 @@ class Policy:
             names = sorted((it for it in kept.files if it.startswith("layer")), key=lambda it: int(it[5:]))
             self.layers = [torch.from_numpy(kept[name]).unsqueeze(0) for name in names]
             self.moments = kept["moments"][:, None] if kept["normalise"] else None
+            self.bounded = bool(kept["bounded"])
         except (OSError, ValueError, KeyError, zlib.error) as error:
             raise DataError(f"{file} is no policy of the reinforcement learning: {error}") from error
 
-    @torch.inference_mode()
     def act(self, state: Array, generator: np.random.Generator) -> Array:
         """A drawn action, clipped to what the environment takes."""
+        location, scale, dof = self._given(state)
+        return np.clip(draw(location, scale, float(dof[0]), generator), -1.0, 1.0)
+
+    def location(self, state: Array) -> Array:
+        """The action in the middle of all, clipped likewise."""
+        return np.clip(self._given(state)[0], -1.0, 1.0)
+
+    @torch.inference_mode()
+    def _given(self, state: Array) -> tuple[Array, Array, Array]:
         seen = state[None] if self.moments is None else normalised(state[None], self.moments)
         out = head(self.layers[-2:], trunk(self.layers[:-2], torch.from_numpy(seen)[:, None]))
-        location, scale, dof = (it[0, 0].numpy() for it in split(out, (out.shape[-1] - 1) // 2))
-        return np.clip(draw(location, scale, float(dof[0]), generator), -1.0, 1.0)
+        location, scale, dof = (it[0, 0].numpy() for it in split(out, self.bounded))
+        return location, scale, dof
 
 
 def record(task: str, files: Sequence[Path], episodes: Sequence[int], seed: int) -> dict[str, Any]:

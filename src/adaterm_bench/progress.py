@@ -12,7 +12,7 @@ class Display:
     """Shows how many trials are done, running and failed, and when the rest will be."""
 
     def __init__(self, total: int, before: int = 0, stream: TextIO | None = None) -> None:
-        self.total, self.before = total, before
+        self.total, self.before = total, float(before)  # trials' worth that was done before
         self.done, self.running, self.failed = before, 0, 0
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()

@@ -55,6 +55,11 @@ def keep(name: str, content: bytes) -> None:
         write(place[0] / "kept" / name, content)
 
 
+def left(out: str, batch: str) -> bool:
+    """Whether an earlier run has left something to go on from."""
+    return bool(out) and _path(Path(out), batch).is_file()
+
+
 def forget(out: str, batch: str) -> None:
     """The batch is done."""
     if out:

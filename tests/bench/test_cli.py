@@ -7,9 +7,13 @@ from typing import Literal
 import pytest
 from bench_command import TOY, Bench, command
 
-from adaterm_bench import cli, progress
+from adaterm_bench import cli, progress, scratch
+from adaterm_bench.coordinator import Event, carry_out
 from adaterm_bench.flags import parsed
 from adaterm_bench.progress import Display, duration
+from adaterm_bench.store import Store
+from adaterm_bench.trial import Trial
+from adaterm_bench.work import Attempt, Batch
 
 WHOLE = """
 @dataclass(frozen=True)
@@ -193,6 +197,33 @@ def test_progress_is_plain_lines_elsewhere(monkeypatch):
         "4/10 trials done, 1 running, about 1 min 0 s left",
         "5/10 trials done, 1 running, about 50 s left",
     ]
+
+
+def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
+    """A trial that goes on from a half, and has three quarters after 10 s, needs 10 s more."""
+    batch = Batch("toy", "toy", {}, [Trial("toy", 1, {}, {}, "Adam", 0)], {}, out=str(tmp_path))
+    with scratch.using(batch.out, batch.key):
+        scratch.save({})
+    now, news = [0.0], [Event(batch), Event(batch, 0.5), Event(batch, 0.75)]
+
+    class Pool:
+        capacity = 1
+
+        def submit(self, batch):
+            pass
+
+        def wait(self):
+            now[0] += 0.0 if len(news) > 1 else 10.0
+            return [news.pop(0)] if news else [Event(batch, 1.0, Attempt([{}], {"seconds": 1.0}))]
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    carry_out([batch], Pool(), Store(tmp_path), Display(1, 0, stream), 0)
+    assert "0/1 trials done, 1 running, about 10 s left" in stream.getvalue()
+    assert not scratch.left(batch.out, batch.key)
 
 
 def test_durations():

@@ -7,8 +7,18 @@ import pytest
 import scipy.stats
 import torch
 
-from adaterm_bench import environments, scratch
-from adaterm_bench.actor_critic import Choices, Learner, Replay, draw, episode, log_density, summed_back, surrogate
+from adaterm_bench import actor_critic, environments, scratch
+from adaterm_bench.actor_critic import (
+    Choices,
+    Learner,
+    Replay,
+    draw,
+    episode,
+    log_density,
+    split,
+    summed_back,
+    surrogate,
+)
 from adaterm_bench.environments import MissingSimulatorError
 from adaterm_bench.experiments import rl
 from adaterm_bench.experiments.rl import Reinforcement
@@ -61,18 +71,35 @@ def test_the_replay_keeps_the_last_steps():
     assert replay.fields["reward"][0].tolist() == [4, 5, 2, 3]
     replay.add(1, state=9, next=9, action=0.0, log_density=0.0, reward=9, goes_on=1, last=0)
     generators = [np.random.default_rng(0), np.random.default_rng(1)]
-    chosen = replay.indices(generators, 3, 5, 0)
+    chosen = replay.indices(generators, 3, 5)
     assert chosen.shape == (2, 3, 5)
     assert chosen[1].max() == 0
 
 
-@pytest.mark.parametrize(("recent", "places"), [(0, {0, 1, 2, 3, 4, 5}), (1, {0, 5}), (2, {0, 5, 3, 4})])
-def test_recent_episodes_alone_can_be_learnt_from(recent, places):
-    replay = Replay(1, 6, 1, 1)
-    for number in range(7):  # the step numbered 6 lies in place 0
-        step = {"state": 0.0, "next": 0.0, "action": 0.0, "log_density": 0.0, "reward": number, "goes_on": 1}
-        replay.add(0, **step, last=number in (2, 4, 6))
-    assert set(replay.indices([np.random.default_rng(0)], 20, 20, recent).ravel().tolist()) == places
+def test_a_bounded_policy_has_bounded_scales():
+    out = torch.randn(50, 2 * 3 + 1, generator=torch.Generator().manual_seed(0)) * 100.0
+    location, scale, dof = split(out, bounded=True)
+    assert (location.shape[-1], scale.shape[-1], dof.shape[-1]) == (3, 3, 1)
+    assert scale.min() >= 0.05
+    assert scale.max() <= 1.0
+    assert dof.min() >= 1.0
+    assert split(out, bounded=False)[1].max() > 1.0
+
+
+def test_an_anchored_policy_is_held_where_it_was_when_the_episode_ended():
+    """With one batch, the ratio to the anchor is 1 and that to the density of the action's time need not be."""
+    found = learner(Choices(hidden=(8,), batches=1, replay=300, trace=0.9, anchored=True), (0,))
+    episode(found, [environments.make("Swing")], [0], explore=True)
+    found.replay.fields["log_density"][:] += 0.5  # as if the policy had drawn its actions with higher density
+    ratios = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(actor_critic, "surrogate", lambda ratio, advantage, epsilon: ratios.append(ratio) or ratio)
+        found.learn()
+    torch.testing.assert_close(ratios[0], torch.ones_like(ratios[0]))
+    filled = {name: torch.from_numpy(it) for name, it in found.replay.filled().items()}
+    assert found._traced(filled)["trust"].max() < 1.0
+    with pytest.raises(ValueError, match="trace"):
+        Choices(anchored=True)
 
 
 def test_a_time_limit_is_not_an_end():
@@ -101,7 +128,7 @@ def test_traced_targets_of_fresh_steps_are_discounted_returns():
     for number in range(3):
         episode(found, [environments.Swing(), environments.Swing()], [number, 10 + number], explore=True)
     data = {name: torch.from_numpy(it) for name, it in found.replay.filled().items()}
-    target, advantage = found._traced(data)
+    target, advantage = (found._traced(data)[name] for name in ("target", "advantage"))
     with torch.no_grad():
         ahead, now = (found.both(data[it])[1] for it in ("next", "state"))
     for seed in range(2):
@@ -114,9 +141,11 @@ def test_traced_targets_of_fresh_steps_are_discounted_returns():
         np.testing.assert_allclose(advantage[seed, : len(wanted)], wanted - now[seed, : len(wanted)].numpy(), atol=2e-3)
 
 
-@pytest.mark.parametrize("trace", [0.0, 0.9])
-def test_it_learns(trace):
-    found = learner(Choices(hidden=(32, 32), batches=30, replay=2000, trace=trace, follow=0.05), (0, 1, 2), 3e-3)
+@pytest.mark.parametrize(
+    "choices", [{"follow": 0.05}, {"trace": 0.9}, {"trace": 0.9, "anchored": True, "bounded": True}]
+)
+def test_it_learns(choices):
+    found = learner(Choices(hidden=(32, 32), batches=30, replay=2000, **choices), (0, 1, 2), 3e-3)
     worlds = [environments.Swing() for _ in range(3)]
     returns = np.stack([(episode(found, worlds, [n, n + 1, n + 2], True), found.learn())[0] for n in range(100)])
     assert (returns[-15:].mean(0) > returns[:15].mean(0) + 5.0).all(), (returns[:15].mean(0), returns[-15:].mean(0))

@@ -16,8 +16,14 @@ from adaterm_bench.methods import optimizer_for
 from adaterm_bench.report import Section
 from adaterm_bench.trial import Result, Trial
 
-VARIANTS = {"specified": Choices(), "tuned": Choices(lr=3e-4, trace=0.9, recent=20)}
+VARIANTS = {
+    "specified": Choices(),
+    "traced": Choices(lr=3e-4, trace=0.95, epsilon=0.05),  # between the two, to tell which change does it
+    "anchored": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True),
+    "tuned": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True, bounded=True),
+}
 EVERY = 60.0  # seconds between checkpoints
+LOOK, FINAL = 10_000_000, 20_000_000  # numbers of test episodes, beyond those of training
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Reinforcement(Experiment):
     methods: ClassVar[tuple[str, ...]] = tuple(PAPER)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "tasks": ("Swing",), "episodes": 3, "test_episodes": 2, "batches": 4, "hidden": (8, 8)},
-        "quick": {"seeds": 2, "tasks": ("Hopper (MuJoCo)",), "episodes": 60, "test_episodes": 5},
+        "quick": {"seeds": 2, "tasks": ("Hopper (MuJoCo)",), "episodes": 60, "checks": 6, "test_episodes": 5},
         "paper": {},
     }
 
@@ -39,7 +45,9 @@ class Reinforcement(Experiment):
     variants: tuple[str, ...] = grid(("specified",), "of the algorithm", tuple(VARIANTS))
     side_by_side: int = grid(3, "seeds that learn side by side in one process", least=1)
     episodes: int = setting(2000, "episodes to learn from", least=1)
-    test_episodes: int = setting(20, "episodes to test the final policy in, without exploration", least=1)
+    checks: int = setting(40, "times that the policy is tested while it learns", least=1)
+    check_episodes: int = setting(3, "episodes of such a test, without exploration", least=1)
+    test_episodes: int = setting(20, "episodes to test the final policy in, likewise", least=1)
     batches: int = setting(128, "batches of 32 to learn from after each episode", least=1)
     hidden: tuple[int, ...] = setting((100,) * 5, "widths of the hidden layers", least=1)
 
@@ -70,22 +78,28 @@ class Reinforcement(Experiment):
             choices, [it.seed for it in trials], spaces, lambda own: optimizer_for(method, own, choices.lr)
         )
         returns: list[list[float]] = []
+        looks: list[tuple[int, list[float]]] = []
         begun = last = time.monotonic()
         if (kept := scratch.saved()) is not None:
             learner.load_state_dict(kept["learner"])
-            returns = kept["returns"]
+            returns, looks = kept["returns"], kept["looks"]
             begun -= kept["seconds"]
+
+        def tested(first: int, count: int) -> list[list[float]]:
+            resets = [_resets(trials, first + number) for number in range(count)]
+            return [episode(learner, worlds, it, explore=False).tolist() for it in resets]
+
         for number in range(len(returns), self.episodes):
             returns.append(episode(learner, worlds, _resets(trials, number), explore=True).tolist())
             learner.learn()
+            if (number + 1) % max(1, self.episodes // self.checks) == 0 or number + 1 == self.episodes:
+                looks.append((number + 1, np.mean(tested(LOOK + number, self.check_episodes), 0).tolist()))
             progress((number + 1) / self.episodes)
             if time.monotonic() - last > EVERY:
                 last = time.monotonic()
-                scratch.save({"learner": learner.state_dict(), "returns": returns, "seconds": last - begun})
-        tests = [
-            episode(learner, worlds, _resets(trials, 10_000_000 + number), explore=False)
-            for number in range(self.test_episodes)
-        ]
+                state = {"learner": learner.state_dict(), "returns": returns, "looks": looks}
+                scratch.save({**state, "seconds": last - begun})
+        tests = tested(FINAL, self.test_episodes)
         for world in worlds:
             world.close()
         for place, trial in enumerate(trials):
@@ -93,7 +107,9 @@ class Reinforcement(Experiment):
         return [
             {
                 "return": float(np.mean([it[place] for it in tests])),
-                "test_returns": [float(it[place]) for it in tests],
+                "test_returns": [it[place] for it in tests],
+                "checked": [number for number, _ in looks],
+                "checks": [round(it[place], 2) for _, it in looks],
                 "returns": [round(it[place], 2) for it in returns],
                 "steps": int(learner.replay.count[place]),
                 "updates": self.episodes * self.batches,
@@ -120,10 +136,9 @@ def _resets(trials: list[Trial], number: int) -> list[int]:
 
 
 def _policy(learner: Learner, place: int) -> bytes:
-    """A policy's weights, and how it normalises observations, as a NumPy archive."""
+    """A policy's weights, and how it goes from observations to actions, as a NumPy archive."""
     content = io.BytesIO()
-    weights = {f"layer{index}": it.numpy() for index, it in enumerate(learner.weights(place))}
-    np.savez_compressed(
-        content, allow_pickle=False, moments=learner.moments[:, place], normalise=learner.choices.normalise, **weights
-    )
+    arrays: dict[str, Any] = {f"layer{index}": it.numpy() for index, it in enumerate(learner.weights(place))}
+    arrays |= {name: getattr(learner.choices, name) for name in ("normalise", "bounded")}
+    np.savez_compressed(content, allow_pickle=False, moments=learner.moments[:, place], **arrays)
     return content.getvalue()

@@ -1,0 +1,64 @@
+"""Draw `walkers.png` beside this file: policies that the reinforcement learning has kept, at work.
+
+`python docs/images/walkers.py RESULTS` takes the best policy of each task in a results directory; without
+exploration, as in a test. PyBullet renders it in software.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from adaterm_bench import environments
+from adaterm_bench.demonstrations import Policy, ranked
+from adaterm_bench.style import style
+
+FRAMES, EVERY, BEGIN, PIXELS = 7, 6, 240, (420, 400)
+
+
+def frame(world, towards):
+    """What a camera sees that stands beside the way."""
+    client = world.unwrapped._p
+    view = client.computeViewMatrixFromYawPitchRoll([*towards, 0.6], 2.9, 0.0, -12.0, 0.0, 2)
+    lens = client.computeProjectionMatrixFOV(50.0, PIXELS[0] / PIXELS[1], 0.1, 100.0)
+    _, _, pixels, _, _ = client.getCameraImage(*PIXELS, view, lens, renderer=client.ER_TINY_RENDERER)
+    return np.reshape(pixels, (PIXELS[1], PIXELS[0], 4))[:, :, :3].astype(np.uint8)
+
+
+def strip(axes, task, file):
+    """Frames of one episode, from where it walks."""
+    policy, world = Policy(file), environments.make(task)
+    state, total, frames, done = world.reset(seed=0)[0], 0.0, [], False
+    step = 0
+    while not done:
+        if step >= BEGIN and (step - BEGIN) % EVERY == 0 and len(frames) < FRAMES:
+            place = world.unwrapped.robot.body_xyz[:2]
+            frames.append((step, place[0], frame(world, place)))
+        action = policy.location(np.asarray(state, np.float32))
+        state, reward, terminated, truncated, _ = world.step(action)
+        total, step, done = total + reward, step + 1, terminated or truncated
+    for axis, (number, ahead, image) in zip(axes, frames, strict=True):
+        axis.imshow(image)
+        axis.set_title(f"{number / 60:.1f} s, {ahead:.1f} m", loc="center", fontsize=9)
+        axis.set_axis_off()
+    return total
+
+
+def main():
+    """Write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--variant", default="tuned")
+    given = parser.parse_args()
+    with style():
+        figure = plt.figure(figsize=(12, 4.4), layout="constrained")
+        for part, task in zip(figure.subfigures(2, 1), ("Hopper", "Ant"), strict=True):
+            _, file, about = ranked(given.results, task, given.variant)[0]
+            total = strip(part.subplots(1, FRAMES), task, file)
+            part.suptitle(f"{task}: {about}; return of this episode {total:.0f}", x=0.01, ha="left", fontsize=10)
+        figure.savefig(Path(__file__).with_suffix(".png"), dpi=110, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main()
