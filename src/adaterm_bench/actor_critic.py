@@ -13,7 +13,8 @@ after each episode, from batches out of a small replay. Where the paper is silen
   steps only tell what is good, by V-trace's weight (the decoupled objective of Hilton et al., 2022).
 - Actions are clipped to -1 and 1 for the environment alone; the policy's density is that of the action before. Nothing
   holds such a policy's scale: in trials that failed it grew to 70, or shrank until an update moved the location by many
-  scales. If `bounded`, it stays between 0.05 and 1.
+  scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, and keeps exploration from ending
+  before anything better than standing still is found.
 
 Every tensor has a leading dimension of seeds, and every seed has its own optimizer, generator, replay and environment.
 """
@@ -49,11 +50,13 @@ class Choices:
     trace: float = 0.0  # 0: one step ahead; towards 1: further
     anchored: bool = False  # penalise leaving the policy of the episode's end, not that which drew the action
     bounded: bool = False  # the policy's scales lie between 0.05 and 1
+    entropy: float = 0.0  # reward for the logarithms of scales, in units of the advantages
+    decay: bool = False  # the learning rate falls linearly to nothing at the last episode
     normalise: bool = False  # observations, by their running mean and standard deviation
 
     def __post_init__(self) -> None:
-        if self.anchored and not self.trace:
-            raise ValueError("`anchored` weighs steps as V-trace does: `trace` must be above 0")
+        if (self.anchored or self.entropy) and not self.trace:
+            raise ValueError("`anchored` and `entropy` go with V-trace's weights and units: `trace` must be above 0")
 
 
 # --- the policy: a multivariate Student's t-distribution with one chi-square for all dimensions
@@ -211,8 +214,10 @@ class Learner:
         """Observations (seeds first) as the networks see them."""
         return normalised(states, self.moments) if self.choices.normalise else states
 
-    def learn(self) -> None:
-        """All batches that follow an episode."""
+    def learn(self, left: float = 1.0) -> None:
+        """All batches that follow an episode; `left` is the share of learning that is still to come."""
+        for optimizer in self.optimizers:
+            optimizer.param_groups[0]["lr"] = self.choices.lr * (left if self.choices.decay else 1.0)
         fields = self.replay.filled()
         data = {name: torch.from_numpy(it) for name, it in fields.items()}
         data["state"], data["next"] = (torch.from_numpy(self.normal(fields[it])) for it in ("state", "next"))
@@ -238,6 +243,8 @@ class Learner:
         ratio = (density - anchor).clamp(-10.0, 10.0).exp()
         gain = weight * surrogate(ratio, advantage, self.choices.epsilon)
         loss = functional.smooth_l1_loss(value, target, reduction="none") - gain
+        if self.choices.entropy:
+            loss = loss - self.choices.entropy * scale.log().sum(-1)
         gradients = torch.autograd.grad(loss.mean(1).sum(), self.params)
         for place, (own, optimizer) in enumerate(zip(self.own, self.optimizers, strict=True)):
             for mine, gradient in zip(own, self._own(gradients, place), strict=True):
@@ -249,7 +256,10 @@ class Learner:
 
     @torch.no_grad()
     def _traced(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """V-trace's targets of the value and advantages, for the whole memory, as the networks are now."""
+        """V-trace's targets of the value and advantages, for the whole memory, as the networks are now.
+
+        Advantages are in units of their root mean square, each with its weight.
+        """
         gamma, trace = self.choices.gamma, self.choices.trace
         out, now = self.both(data["state"])
         density = log_density(data["action"], *split(out, self.choices.bounded))
@@ -266,6 +276,9 @@ class Learner:
         after[rows, order[:, 1:]] = torch.from_numpy(corrections[:, :-1])  # the correction of the step that follows
         bootstrap = ahead + after * (1.0 - data["last"])
         advantage = data["reward"] + gamma * data["goes_on"] * bootstrap - now
+        counts = torch.from_numpy(self.replay.count[:, None]).clamp_max(filled)
+        weighed = (trust * advantage).where(torch.arange(filled) < counts, 0.0)  # others have more steps by now
+        advantage /= (weighed.square().sum(1, keepdim=True) / counts).sqrt().clamp_min(1e-6)
         return {"target": now + correction, "advantage": advantage, "anchor": density, "trust": trust}
 
     def _ahead(self, data: dict[str, Tensor], now: Tensor, rows: Tensor, order: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ VARIANTS = {
     "specified": Choices(),
     "traced": Choices(lr=3e-4, trace=0.95, epsilon=0.05),  # between the two, to tell which change does it
     "anchored": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True),
-    "tuned": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True, bounded=True),
+    "tuned": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True, bounded=True, entropy=0.01, decay=True),
 }
 EVERY = 60.0  # seconds between checkpoints
 LOOK, FINAL = 10_000_000, 20_000_000  # numbers of test episodes, beyond those of training
@@ -91,7 +91,7 @@ class Reinforcement(Experiment):
 
         for number in range(len(returns), self.episodes):
             returns.append(episode(learner, worlds, _resets(trials, number), explore=True).tolist())
-            learner.learn()
+            learner.learn(1.0 - number / self.episodes)
             if (number + 1) % max(1, self.episodes // self.checks) == 0 or number + 1 == self.episodes:
                 looks.append((number + 1, np.mean(tested(LOOK + number, self.check_episodes), 0).tolist()))
             progress((number + 1) / self.episodes)
