@@ -20,7 +20,7 @@ FRAMES, EVERY, BEGIN, PIXELS = 7, 6, 240, (420, 400)
 def frame(world, towards):
     """What a camera sees that stands beside the way."""
     client = world.unwrapped._p
-    view = client.computeViewMatrixFromYawPitchRoll([*towards, 0.6], 2.9, 0.0, -12.0, 0.0, 2)
+    view = client.computeViewMatrixFromYawPitchRoll([*towards, 0.6], 2.4, 0.0, -12.0, 0.0, 2)
     lens = client.computeProjectionMatrixFOV(50.0, PIXELS[0] / PIXELS[1], 0.1, 100.0)
     _, _, pixels, _, _ = client.getCameraImage(*PIXELS, view, lens, renderer=client.ER_TINY_RENDERER)
     return np.reshape(pixels, (PIXELS[1], PIXELS[0], 4))[:, :, :3].astype(np.uint8)
@@ -38,6 +38,8 @@ def strip(axes, task, file):
         action = policy.location(np.asarray(state, np.float32))
         state, reward, terminated, truncated, _ = world.step(action)
         total, step, done = total + reward, step + 1, terminated or truncated
+    if len(frames) < FRAMES:
+        raise SystemExit(f"{task}: {file} falls after {step} steps, before there is enough to show.")
     for axis, (number, ahead, image) in zip(axes, frames, strict=True):
         axis.imshow(image)
         axis.set_title(f"{number / 60:.1f} s, {ahead:.1f} m", loc="center", fontsize=9)
@@ -54,7 +56,10 @@ def main():
     with style():
         figure = plt.figure(figsize=(12, 4.4), layout="constrained")
         for part, task in zip(figure.subfigures(2, 1), ("Hopper", "Ant"), strict=True):
-            _, file, about = ranked(given.results, task, given.variant)[0]
+            policies = ranked(given.results, task, given.variant)
+            if not policies:
+                raise SystemExit(f"{given.results} has no policy of {task} ({given.variant}).")
+            _, file, about = policies[0]
             total = strip(part.subplots(1, FRAMES), task, file)
             part.suptitle(f"{task}: {about}; return of this episode {total:.0f}", x=0.01, ha="left", fontsize=10)
         figure.savefig(Path(__file__).with_suffix(".png"), dpi=110, metadata={"Software": None})

@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Array = NDArray[np.float32]
-MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[list[Tensor], float], torch.optim.Optimizer]  # of tensors and a learning rate
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Learner:
         self.params = [*self.hidden, *self.policy_head, *self.value_head]
         self.slow = [it.detach().clone() for it in self._value()]
         self.own = [self._own([it.detach() for it in self.params], place) for place in range(len(seeds))]
-        self.optimizers = [make(own) for own in self.own]
+        self.optimizers = [make(own, choices.lr) for own in self.own]
         self.replay = Replay(len(seeds), choices.replay, observation, self.dimension)
         self.generators = [np.random.default_rng([seed, 11]) for seed in seeds]
         self.moments = np.zeros((3, len(seeds), observation))  # count, mean and sum of squares of the observations
@@ -282,12 +282,14 @@ class Learner:
         return {"target": now + correction, "advantage": advantage, "anchor": density, "trust": trust}
 
     def _ahead(self, data: dict[str, Tensor], now: Tensor, rows: Tensor, order: Tensor) -> Tensor:
-        """The value after each step: it is that of the step that follows, which is known, but at an episode's end."""
+        """The value after each step: it is that of the step that follows, which is known, but at an episode's end.
+
+        The newest step is such an end: nothing is learnt before.
+        """
         ahead = torch.empty_like(now)
         ahead[rows, order[:, 1:]] = now[rows, order[:, :-1]]
-        ends = data["last"] > 0
-        ends[rows, order[:, :1]] = True
-        places = ends.int().topk(int(ends.sum(1).max())).indices  # more than a seed's ends do no harm
+        ends = data["last"].int()
+        places = ends.topk(int(ends.sum(1).max())).indices  # more than a seed's ends do no harm
         value = self._value()
         ahead[rows, places] = head(value[-2:], trunk(value[:-2], data["next"][rows, places])).squeeze(-1)
         return ahead
@@ -348,7 +350,10 @@ def surrogate(ratio: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
 
 
 def episode(learner: Learner, environments: Sequence[Any], resets: Sequence[int], explore: bool) -> NDArray[np.float64]:
-    """One episode of every seed, in step with each other, and its return; with `explore` it is remembered."""
+    """One episode of every seed, in step with each other, and its return; with `explore` it is remembered.
+
+    A policy that is not finite any more does nothing, and its return is NaN.
+    """
     states = np.stack([it.reset(seed=seed)[0] for it, seed in zip(environments, resets, strict=True)]).astype(
         np.float32
     )
@@ -362,9 +367,9 @@ def episode(learner: Learner, environments: Sequence[Any], resets: Sequence[int]
                 actions[place] = draw(*own, learner.generators[place])
             densities = _densities(actions, location, scale, dof)
         for place in list(running):
-            action = np.clip(actions[place], -1.0, 1.0)
+            action = np.clip(np.nan_to_num(actions[place]), -1.0, 1.0)
             after, reward, terminated, truncated, _ = environments[place].step(action)
-            returns[place] += reward
+            returns[place] += reward if np.isfinite(actions[place]).all() else np.nan
             if explore:
                 learner.seen(place, states[place])
                 learner.replay.add(

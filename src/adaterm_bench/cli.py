@@ -133,6 +133,9 @@ def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -
             print(line, file=sys.stderr)
         origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": commit()}
         out = str(arguments.out.resolve()) if arguments.runner == "local" else ""
+        for order in orders:
+            kind = order.experiment
+            kind.check([it for it in store.results(kind.name) if it.trial.version == kind.version])
         batches = {batch.key: batch for order in orders for batch in order.batches(done, origin, out)}
         keys = {trial.key for order in orders for trial in order.trials}
         left = 0

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 from adaterm_bench import environments
 from adaterm_bench.actor_critic import draw, head, normalised, split, trunk
 from adaterm_bench.data import DataError
+from adaterm_bench.environments import MissingSimulatorError
 from adaterm_bench.provenance import commit, versions
 from adaterm_bench.store import Store, write
+from adaterm_bench.trial import canonical
 
 FILE, DESCRIPTION = "demonstrations.npy.gz", "demonstrations.json"
 VARIABLE = "ADATERM_DEMONSTRATIONS"
@@ -41,12 +44,12 @@ class Policy:
 
     def __init__(self, file: Path) -> None:
         try:
-            kept = np.load(file)
+            kept = np.load(io.BytesIO(file.read_bytes()))
             names = sorted((it for it in kept.files if it.startswith("layer")), key=lambda it: int(it[5:]))
             self.layers = [torch.from_numpy(kept[name]).unsqueeze(0) for name in names]
             self.moments = kept["moments"][:, None] if kept["normalise"] else None
             self.bounded = bool(kept["bounded"])
-        except (OSError, ValueError, KeyError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile) as error:
             raise DataError(f"{file} is no policy of the reinforcement learning: {error}") from error
 
     def act(self, state: Array, generator: np.random.Generator) -> Array:
@@ -85,7 +88,7 @@ def record(task: str, files: Sequence[Path], episodes: Sequence[int], seed: int)
     return {"steps": np.stack(steps), "episodes": kept, "states": len(state)}
 
 
-def save(task: str, files: Sequence[Path], found: dict[str, Any], folder: Path, seed: int) -> None:
+def save(task: str, policies: Sequence[dict[str, Any]], found: dict[str, Any], folder: Path, seed: int) -> None:
     """Write the steps, and a description of them with their checksum; the last policy is the amateur."""
     array = io.BytesIO()
     np.lib.format.write_array(array, found["steps"], (1, 0))
@@ -94,7 +97,7 @@ def save(task: str, files: Sequence[Path], found: dict[str, Any], folder: Path, 
         "what": "States and actions of trained policies; the last policy is an amateur",
         "task": task,
         "seed": seed,
-        "policies": found.get("policies", [it.stem for it in files]),
+        "policies": policies,
         "states": found["states"],
         "episodes": found["episodes"],
         "commit": commit(),
@@ -149,13 +152,16 @@ def synthetic(seed: int = 0) -> Demonstrations:
 
 def ranked(results: Path, task: str, variant: str) -> list[tuple[float, Path, str]]:
     """The policies that `rl` has kept, the best first: the return when it was tested, the file, and what it is."""
-    found = []
+    found, kinds = [], set()
     for it in Store(results).results("rl"):
         file = results / "kept" / f"{it.trial.key}.npz"
         wanted = it.trial.condition["task"] == task and it.trial.condition["variant"] == variant
         if wanted and np.isfinite(it.outcome["return"]) and file.is_file():
             about = f"{it.trial.method}, {variant}, {it.trial.settings['episodes']} episodes, seed {it.trial.seed}"
             found.append((float(it.outcome["return"]), file, about))
+            kinds.add(canonical([it.trial.version, it.trial.settings, it.trial.condition]))
+    if len(kinds) > 1:
+        raise DataError(f"{results} has policies of {task} ({variant}) that were learnt with different settings.")
     return sorted(found, key=lambda it: -it[0])
 
 
@@ -163,26 +169,32 @@ def main(words: Sequence[str] | None = None) -> None:
     """Record the three best policies, and the worst, or the one that is named, as the amateur."""
     parser = argparse.ArgumentParser("python -m adaterm_bench.demonstrations", description=__doc__)
     parser.add_argument("results", type=Path, help="directory in which `adaterm-bench run rl` has left its results")
-    parser.add_argument("--task", default="Ant", choices=[it for it in environments.TASKS if it != "Swing"])
+    parser.add_argument("--task", default="Ant", choices=list(environments.TASKS))
     parser.add_argument("--variant", default="specified", help="of the algorithm; specified by default")
     parser.add_argument("--amateur", metavar="KEY", help="of the trial whose policy is the amateur's; else the worst")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(words)
-    policies = ranked(given.results, given.task, given.variant)
-    amateurs = [it for it in policies[TEACHERS:] if given.amateur in (None, it[1].stem)]
-    if not amateurs:
-        raise SystemExit(
-            f"{given.results} has {len(policies)} policies of {given.task} ({given.variant}): three teachers and an "
-            "amateur are needed. Policies are kept by `adaterm-bench run rl` on this machine, not by runs on Ray."
-        )
-    chosen = [*policies[:TEACHERS], amateurs[-1]]
-    for value, file, about in chosen:
-        print(f"{file.stem}: {about}: return {value:.0f} when it was tested")
-    files = [file for _, file, _ in chosen]
-    found = record(given.task, files, [EACH] * TEACHERS + [OF_AMATEUR], given.seed)
-    found["policies"] = [{"key": file.stem, "what": about, "return": round(value, 2)} for value, file, about in chosen]
-    save(given.task, files, found, given.out, given.seed)
+    try:
+        policies = ranked(given.results, given.task, given.variant)
+        if len(policies) <= TEACHERS:
+            raise DataError(
+                f"{given.results} has {len(policies)} policies of {given.task} ({given.variant}): three teachers and "
+                "an amateur are needed. Policies are kept by `adaterm-bench run rl` on this machine, not on Ray."
+            )
+        amateurs = [it for it in policies[TEACHERS:] if given.amateur in (None, it[1].stem)]
+        if not amateurs:
+            others = ", ".join(file.stem for _, file, _ in policies[TEACHERS:])
+            raise DataError(f"--amateur {given.amateur}: choose from the policies that are no teachers: {others}")
+        chosen = [*policies[:TEACHERS], amateurs[-1]]
+        for value, file, about in chosen:
+            print(f"{file.stem}: {about}: return {value:.0f} when it was tested")
+        files = [file for _, file, _ in chosen]
+        found = record(given.task, files, [EACH] * TEACHERS + [OF_AMATEUR], given.seed)
+    except (DataError, MissingSimulatorError) as error:
+        raise SystemExit(str(error)) from error
+    about_them = [{"key": file.stem, "what": about, "return": round(value, 2)} for value, file, about in chosen]
+    save(given.task, about_them, found, given.out, given.seed)
     print(f"{len(found['steps'])} steps of {len(found['episodes'])} episodes in {given.out / FILE}")
 
 

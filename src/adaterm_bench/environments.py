@@ -92,14 +92,16 @@ def _bind(client: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what PyBullet prints from C, and without gymnasium's advice on the age of its environments."""
+    """Without what PyBullet prints from C, on either stream, and gymnasium's advice on the age of its environments."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        kept = os.dup(1)
+        kept = [os.dup(number) for number in (1, 2)]
         with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 1)
+            for number in (1, 2):
+                os.dup2(nowhere.fileno(), number)
             try:
                 yield
             finally:
-                os.dup2(kept, 1)
-                os.close(kept)
+                for number, old in zip((1, 2), kept, strict=True):
+                    os.dup2(old, number)
+                    os.close(old)

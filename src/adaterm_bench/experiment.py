@@ -38,6 +38,7 @@ class Experiment(ABC):
     methods: ClassVar[Sequence[str]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # "smoke", "quick" and "paper": settings that differ
     takes_methods: ClassVar[bool] = True  # whether methods that users register can run in it
+    on_gpu: ClassVar[bool] = True  # whether a GPU is of any use; else it runs on the CPU, whatever the device
 
     seeds: int = grid(1, "number of seeds", least=1)
 
@@ -62,6 +63,9 @@ class Experiment(ABC):
 
     def prepare(self) -> None:  # noqa: B027 (most experiments have nothing to do here)
         """Called once before trials run on this machine: raise a `DataError` here if data is missing or broken."""
+
+    def check(self, results: Sequence[Result]) -> None:  # noqa: B027 (likewise)
+        """Raise a `DataError` if the results that a directory has, of this version, are of other data than is named."""
 
     def together(self, trial: Trial) -> Any:
         """Trials of a method for which this is equal run as one batch; by default each runs alone."""

@@ -6,6 +6,7 @@ import time
 from typing import TextIO
 
 TERMINAL, PLAIN = 0.2, 10.0  # seconds between two lines
+SOON = 60.0  # seconds after which there is an estimate of the time that is left
 
 
 class Display:
@@ -54,7 +55,9 @@ class Display:
             parts.append(f"{self.failed} failed")
         worked = self.done + self.failed - self.before + partly
         left = self.total - self.done - self.failed - partly
-        if left > 0 and worked > 0.02 * (worked + left):  # before that, starting up is most of it
+        if left > 0 and (
+            worked > 0.02 * (worked + left) or (worked > 0 and seconds > SOON)
+        ):  # else it mostly starts up
             parts.append(f"about {duration(seconds / worked * left)} left")
         else:
             parts.append(f"{duration(seconds)} so far")

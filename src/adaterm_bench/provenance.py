@@ -10,7 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("adaterm", "torch", "numpy", "numba", "triton", "gymnasium", "mujoco", "ray")
+PACKAGES = (
+    *("adaterm", "torch", "numpy", "numba", "triton", "ray"),
+    *("gymnasium", "mujoco", "pybullet", "pybullet-envs-gymnasium", "stable-baselines3"),
+)
 
 
 @cache

@@ -4,6 +4,7 @@ Both are folders in the results directory: `checkpoints/`, of which a batch's fi
 """
 
 import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -36,16 +37,21 @@ def save(state: Any) -> None:
 
 
 def saved() -> Any:
-    """What was kept last of the batch that runs, or None; a file that cannot be read counts as none."""
+    """What was kept last of the batch that runs, or None; a file that is broken counts as none, and is set aside."""
     import torch
 
     file = _file()
     if file is None or not file.is_file():
         return None
+    content = file.read_bytes()
     try:
-        return torch.load(file, weights_only=True)
-    except Exception:
-        file.rename(file.with_suffix(".broken"))
+        return torch.load(io.BytesIO(content), weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:
+        aside = file.with_suffix(".broken")
+        file.rename(aside)
+        print(f"{file} cannot be read ({error}): it is now {aside.name}, and its trials begin anew.", file=sys.stderr)
         return None
 
 

@@ -100,6 +100,7 @@ def attempt(batch: Batch, device: str, progress: Progress) -> Attempt:
         for source in batch.plugins:
             imported(source)
         experiment = in_source(batch.source)[batch.name].kind(**batch.settings)
+        device = device if experiment.on_gpu else "cpu"
         with scratch.using(batch.out, batch.key):
             outcomes = experiment.run(batch.trials, device, progress)
         if len(outcomes) != len(batch.trials):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from adaterm_bench import demonstrations
+from adaterm_bench import demonstrations, scratch, store
 from adaterm_bench.data import DataError
+from adaterm_bench.experiments import distillation
 from adaterm_bench.experiments.distillation import Distillation, student, surprise
 from adaterm_bench.experiments.rl import Reinforcement
 from adaterm_bench.trial import Result
@@ -19,8 +20,6 @@ FILE = demonstrations.FILE
 def recorded(tmp_path_factory):
     """A data set of four policies that `rl` has just begun to learn."""
     folder = tmp_path_factory.mktemp("demonstrations")
-    from adaterm_bench import scratch
-
     settings = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=2)
     trials = settings.trials(["Adam", "AdaTerm"])
     for method in ("Adam", "AdaTerm"):
@@ -28,7 +27,7 @@ def recorded(tmp_path_factory):
             settings.run([it for it in trials if it.method == method], "cpu", lambda fraction: None)
     files = [folder / "kept" / f"{it.key}.npz" for it in trials]
     found = demonstrations.record("Swing", files, [2, 2, 2, 1], 5)
-    demonstrations.save("Swing", files, found, folder, 5)
+    demonstrations.save("Swing", [{"key": it.stem} for it in files], found, folder, 5)
     return folder, files, found
 
 
@@ -78,10 +77,34 @@ def _spoil(folder):
     (folder / FILE).write_bytes(gzip.compress(array.getvalue()))
 
 
-def test_a_file_that_is_no_policy(tmp_path):
-    (tmp_path / "policy.npz").write_text("nothing")
+@pytest.mark.parametrize("content", [b"nothing", b"", b"PK\x03\x04 and no more"])
+def test_a_file_that_is_no_policy(tmp_path, content):
+    (tmp_path / "policy.npz").write_bytes(content)
     with pytest.raises(DataError, match="is no policy"):
         demonstrations.Policy(tmp_path / "policy.npz")
+
+
+def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
+    settings = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=5)
+    trials = settings.trials(["Adam"])
+    with scratch.using(str(tmp_path), "batch"):
+        outcomes = settings.run(trials, "cpu", lambda fraction: None)
+    words = [str(tmp_path), "--task", "Swing", "--out", str(tmp_path / "data")]
+    for said, result in (("has 0 policies", None), ("choose from", list(zip(trials, outcomes, strict=True)))):
+        if result:
+            store.Store(tmp_path).add(trials, outcomes, {})
+        with pytest.raises(SystemExit, match=said):
+            demonstrations.main([*words, *(["--amateur", "nobody"] if result else [])])
+    demonstrations.main(words)
+    order = sorted(range(5), key=lambda place: -outcomes[place]["return"])
+    about = json.loads((tmp_path / "data" / demonstrations.DESCRIPTION).read_text())
+    assert [it["key"] for it in about["policies"]] == [trials[it].key for it in (*order[:3], order[-1])]
+    assert "33 episodes" in capsys.readouterr().out
+    other = Reinforcement(tasks=("Swing",), episodes=2, test_episodes=1, batches=2, hidden=(8,), seeds=1)
+    with scratch.using(str(tmp_path), "other"):
+        store.Store(tmp_path).add(other.trials(["Adam"]), other.run(other.trials(["Adam"]), "cpu", lambda _: None), {})
+    with pytest.raises(SystemExit, match="different settings"):
+        demonstrations.main(words)
 
 
 def test_the_loss_is_that_of_a_gaussian():
@@ -121,6 +144,42 @@ def test_students_side_by_side_are_those_alone():
     for trial, found in zip(trials, together, strict=True):
         (alone,) = experiment.run([trial], "cpu", lambda fraction: None)
         assert alone["losses"] == pytest.approx(found["losses"], rel=1e-5)
+
+
+def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch):
+    experiment = Distillation(source="synthetic", epochs=4, test_episodes=1, seeds=2, amateur=("with",))
+    trials = experiment.trials(["AdaTerm"])
+    whole = experiment.run(trials, "cpu", lambda fraction: None)
+    monkeypatch.setattr(distillation, "EVERY", 0.0)
+
+    def interrupt(fraction):
+        if fraction > 0.5:
+            raise KeyboardInterrupt
+
+    with scratch.using(str(tmp_path), "batch"):
+        with pytest.raises(KeyboardInterrupt):
+            experiment.run(trials, "cpu", interrupt)
+        assert len(scratch.saved()["losses"]) == 2
+        assert experiment.run(trials, "cpu", lambda fraction: None) == whole
+
+
+def test_other_demonstrations_do_not_go_with_the_results_there_are(recorded, tmp_path, monkeypatch):
+    monkeypatch.delenv(demonstrations.VARIABLE, raising=False)
+    folder, _, found = recorded
+    experiment = Distillation(data=str(folder))
+    (trial, *_) = experiment.trials(["Adam"])
+    results = [Result(trial, {"data": demonstrations.load(folder).fingerprint}, {})]
+    experiment.check(results)
+    Distillation().check(results)  # none are named
+    demonstrations.save("Swing", [], {**found, "steps": found["steps"] * 0.5}, tmp_path, 5)
+    with pytest.raises(DataError, match="give another --out"):
+        Distillation(data=str(tmp_path)).check(results)
+
+
+def test_too_few_steps_for_a_batch_are_refused():
+    experiment = Distillation(source="synthetic", batch_size=100_000)
+    with pytest.raises(DataError, match="do not fill a batch of 100000"):
+        experiment.run(experiment.trials(["Adam"])[:1], "cpu", lambda fraction: None)
 
 
 def test_without_demonstrations_it_says_how_to_make_them(monkeypatch):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from adaterm_bench import scratch
 from adaterm_bench.experiments import ppo
@@ -32,6 +33,23 @@ def test_it_runs_and_reports():
         f"{method}, {clipping}" for method in ("Adam", "AdaTerm") for clipping in ("clipped", "not clipped")
     ]
     section.figures[0].draw()
+
+
+def test_an_agent_that_is_not_finite_has_no_return(monkeypatch):
+    def spoiled(method, params, lr):
+        optimizer = torch.optim.SGD(params, lr)
+        optimizer.register_step_post_hook(lambda *_: [it.data.fill_(torch.nan) for it in params])
+        return optimizer
+
+    monkeypatch.setattr(ppo, "optimizer_for", spoiled)
+    experiment = Ppo(**SETTINGS, clipping=("clipped",))
+    (outcome,) = experiment.run(experiment.trials(["AdaTerm"]), "cpu", lambda fraction: None)
+    assert np.isnan(outcome["return"])
+
+
+def test_tasks_that_are_not_gymnasiums_are_refused():
+    with pytest.raises(ValueError, match="Swing"):
+        Ppo(tasks=("Swing",))
 
 
 def test_what_is_interrupted_goes_on(tmp_path, monkeypatch):

@@ -1,13 +1,14 @@
 """The actor-critic: its distribution, its surrogate, its memory, that it learns, and that it can be interrupted."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 
-from adaterm_bench import actor_critic, environments, scratch
+from adaterm_bench import actor_critic, demonstrations, environments, scratch
 from adaterm_bench.actor_critic import (
     Choices,
     Learner,
@@ -19,15 +20,17 @@ from adaterm_bench.actor_critic import (
     summed_back,
     surrogate,
 )
+from adaterm_bench.data import DataError
 from adaterm_bench.environments import MissingSimulatorError
 from adaterm_bench.experiments import rl
 from adaterm_bench.experiments.rl import Reinforcement
+from adaterm_bench.trial import Result
 
-SMALL = Choices(hidden=(16, 16), batches=20, replay=500)
+SMALL = Choices(hidden=(16, 16), batches=20, replay=500, lr=3e-3)
 
 
-def learner(choices=SMALL, seeds=(0, 1), lr=3e-3):
-    return Learner(choices, seeds, (2, 1), lambda own: torch.optim.Adam(own, lr))
+def learner(choices=SMALL, seeds=(0, 1), make=torch.optim.Adam):
+    return Learner(choices, seeds, (2, 1), make)
 
 
 @pytest.mark.parametrize("dof", [0.7, 1.0, 4.0, 300.0])
@@ -122,6 +125,166 @@ def test_sums_go_back_through_an_episode():
     assert summed_back(surprise, np.full((3, 1), 0.5, np.float32)).ravel().tolist() == [1.0, 2.5, 4.25]
 
 
+class Cut(environments.Swing):
+    """Episodes of given lengths, every other of which ends the task."""
+
+    def __init__(self, lengths):
+        self.lengths, self.number = lengths, 0
+
+    def reset(self, seed=0):
+        self.number += 1
+        return super().reset(seed)
+
+    def step(self, action):
+        state, reward, *_ = super().step(action)
+        over = self.steps >= self.lengths[self.number % len(self.lengths)]
+        return state, reward, over and self.number % 2 == 0, over and self.number % 2 == 1, {}
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_traces_are_those_of_a_loop(normalise):
+    """Seeds with more steps than the replay holds and with fewer, old policies, ends and time limits."""
+    choices = Choices(hidden=(16,), batches=5, replay=120, trace=0.8, anchored=True, normalise=normalise, lr=3e-3)
+    found, worlds = learner(choices, (0, 1, 2)), [Cut(it) for it in ((5, 17), (40,), (9, 3, 10))]
+    for number in range(9):
+        episode(found, worlds, [number, number + 50, number + 90], explore=True)
+        if number % 3 == 2 and number < 8:
+            found.learn()
+    assert found.replay.count[1] > 120 > found.replay.count[2]
+    fields = found.replay.filled()
+    data = {name: torch.from_numpy(it.copy()) for name, it in fields.items()}
+    data["state"], data["next"] = (torch.from_numpy(found.normal(fields[it])) for it in ("state", "next"))
+    got = {name: it.double().numpy() for name, it in found._traced(data).items()}
+    with torch.no_grad():
+        out, now = found.both(data["state"])
+        ahead = found.both(data["next"])[1].double().numpy()
+        density = log_density(data["action"], *split(out, bounded=False)).double().numpy()
+    now, trust = now.double().numpy(), np.minimum(np.exp(density - fields["log_density"]), 1.0)
+    assert 0.0 < trust.min() < 0.9
+    for seed in range(3):
+        count = int(found.replay.count[seed])
+        places = [step % 120 for step in range(max(0, count - 120), count)]
+        correction, target, advantage = 0.0, {}, {}
+        for place in reversed(places):
+            reward, goes_on, last = (fields[it][seed, place] for it in ("reward", "goes_on", "last"))
+            following = 0.0 if last else correction
+            advantage[place] = reward + 0.99 * goes_on * (ahead[seed, place] + following) - now[seed, place]
+            weight = trust[seed, place]
+            correction = weight * (reward + 0.99 * goes_on * ahead[seed, place] - now[seed, place])
+            correction += 0.99 * 0.8 * weight * following
+            target[place] = now[seed, place] + correction
+        unit = np.sqrt(np.mean([(trust[seed, it] * advantage[it]) ** 2 for it in places]))
+        for place in places:
+            assert got["target"][seed, place] == pytest.approx(target[place], abs=1e-4)
+            assert got["advantage"][seed, place] == pytest.approx(advantage[place] / unit, abs=1e-4)
+            assert got["trust"][seed, place] == pytest.approx(trust[seed, place], abs=1e-5)
+            assert got["anchor"][seed, place] == pytest.approx(density[seed, place], abs=1e-5)
+
+
+def _one_step(found, batch):
+    """What the surrogate and the loss of the value were given in one update."""
+    seen = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(actor_critic, "surrogate", lambda *words: seen.update(gain=words) or words[0])
+        real = torch.nn.functional.smooth_l1_loss
+        patch.setattr(
+            actor_critic.functional, "smooth_l1_loss", lambda v, t, **rest: seen.update(target=t) or real(v, t, **rest)
+        )
+        found._step(batch)
+    return seen
+
+
+def test_the_one_step_target_has_no_value_after_an_end():
+    found = learner(Choices(hidden=(8,), follow=0.1), (0,))
+    with torch.no_grad():
+        for it in found.slow:
+            it.add_(0.3)  # the slow copy is another network
+    states = torch.randn(1, 4, 2, generator=torch.Generator().manual_seed(0))
+    ends = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+    batch = {"state": states, "next": states + 1.0, "action": torch.zeros(1, 4, 1), "log_density": torch.zeros(1, 4)}
+    with torch.no_grad():
+        ahead = actor_critic.head(found.slow[-2:], actor_critic.trunk(found.slow[:-2], states + 1.0)).squeeze(-1)
+        value = found.both(states)[1]
+    before = [it.clone() for it in found.slow]
+    seen = _one_step(found, {**batch, "reward": torch.ones(1, 4), "goes_on": ends, "last": 1.0 - ends})
+    torch.testing.assert_close(seen["target"], 1.0 + 0.99 * ends * ahead)
+    torch.testing.assert_close(seen["gain"][1], seen["target"] - value)
+    for slow, old, own in zip(found.slow, before, found._value(), strict=True):
+        torch.testing.assert_close(slow, torch.lerp(old, own.detach(), 0.1))
+
+
+def test_an_anchored_step_is_weighed_and_wide_scales_are_worth_something():
+    """Where nothing is trusted, the policy moves by its entropy alone, and that makes it wider."""
+    choices = Choices(hidden=(8,), trace=0.9, anchored=True, bounded=True, entropy=0.1, lr=1e-2)
+    found = learner(choices, (0,))
+    states, none = torch.randn(1, 32, 2, generator=torch.Generator().manual_seed(0)), torch.zeros(1, 32)
+    batch = {"state": states, "action": torch.zeros(1, 32, 1), "target": none, "advantage": none + 1.0}
+    scale = split(found.both(states)[0], bounded=True)[1]
+    for _ in range(5):
+        found._step({**batch, "anchor": none, "trust": none, "log_density": none})
+    after = split(found.both(states)[0], bounded=True)
+    assert (after[1] > scale).all()
+    found._step({**batch, "anchor": none, "trust": none + 1.0, "log_density": none})
+    assert not torch.equal(split(found.both(states)[0], bounded=True)[0], after[0])
+
+
+def test_the_learning_rate_ends_with_the_episodes():
+    found = learner(Choices(hidden=(8,), batches=1, lr=3e-3, decay=True), (0,))
+    episode(found, [environments.make("Swing")], [0], explore=True)
+    found.learn(0.25)
+    assert found.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.25 * 3e-3)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_kept_policy_acts_as_its_learner(tmp_path, bounded, normalise):
+    found = learner(Choices(hidden=(8,), batches=3, bounded=bounded, normalise=normalise, lr=3e-2), (0, 1))
+    episode(found, [environments.Swing(), environments.Swing()], [0, 1], explore=True)
+    found.learn()
+    (tmp_path / "policy.npz").write_bytes(rl._policy(found, 1))
+    policy, state = demonstrations.Policy(tmp_path / "policy.npz"), np.array([0.4, -2.0], np.float32)
+    wanted = [it[1] for it in found.act(np.stack([state, state]))]
+    for mine, own in zip(policy._given(state), wanted, strict=True):
+        np.testing.assert_allclose(mine, own, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(policy.location(state), np.clip(wanted[0], -1.0, 1.0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_policy_that_is_not_finite_has_no_return_and_harms_no_other():
+    found, worlds = learner(seeds=(0, 1)), [Picky(), Picky()]
+    with torch.no_grad():
+        found.policy_head[1][0] = torch.nan
+    returns = episode(found, worlds, [0, 1], explore=True)
+    assert np.isnan(returns[0])
+    assert np.isfinite(returns[1])
+
+
+class Picky(environments.Swing):
+    """Refuses what is not finite, as PyBullet does."""
+
+    def step(self, action):
+        assert np.isfinite(action).all()
+        return super().step(action)
+
+
+def test_the_report_has_tables_curves_and_claims():
+    settings = Reinforcement(tasks=("Swing",), episodes=4, checks=2, test_episodes=1, batches=2, hidden=(8,), seeds=2)
+    results = []
+    for method in ("Adam", "AdaTerm"):
+        trials = settings.trials([method])
+        outcomes = settings.run(trials, "cpu", lambda fraction: None)
+        results += [Result(trial, outcome, {}) for trial, outcome in zip(trials, outcomes, strict=True)]
+    assert results[0].outcome["checked"] == [2, 4]
+    section = settings.section(results)
+    assert [row[:2] for row in section.tables[0].rows] == [["Adam", "2"], ["AdaTerm", "2"]]
+    speed = section.tables[-1]
+    assert (speed.title, [len(row) for row in speed.rows]) == ("Speed", [len(speed.columns)])
+    for figure in section.figures:
+        figure.draw()
+    other = replace(results[0].trial, condition={**results[0].trial.condition, "choices": {"lr": 1.0}}, seed=9)
+    with pytest.raises(DataError, match="variants that differ"):
+        settings.section([*results, Result(other, results[0].outcome, {})])
+
+
 def test_traced_targets_of_fresh_steps_are_discounted_returns():
     """With trace 1 and a policy that has not changed, the target is the discounted return, plus the value at a cut."""
     found = learner(Choices(hidden=(8,), batches=0, replay=300, trace=1.0), (0, 1))
@@ -152,7 +315,7 @@ def test_traced_targets_of_fresh_steps_are_discounted_returns():
     ],
 )
 def test_it_learns(choices):
-    found = learner(Choices(hidden=(32, 32), batches=30, replay=2000, **choices), (0, 1, 2), 3e-3)
+    found = learner(Choices(hidden=(32, 32), batches=30, replay=2000, lr=3e-3, **choices), (0, 1, 2))
     worlds = [environments.Swing() for _ in range(3)]
     returns = np.stack([(episode(found, worlds, [n, n + 1, n + 2], True), found.learn())[0] for n in range(100)])
     assert (returns[-15:].mean(0) > returns[:15].mean(0) + 5.0).all(), (returns[:15].mean(0), returns[-15:].mean(0))
@@ -199,7 +362,7 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, va
         assert len(scratch.saved()["returns"]) == 3
         resumed = settings.run(trials, "cpu", lambda fraction: None)
     for left, right in zip(whole, resumed, strict=True):
-        assert left.pop("seconds") > 0 < right.pop("seconds")
+        assert left.pop("measured")["episodes"] > right.pop("measured")["episodes"]
         assert left == right
     kept = np.load(tmp_path / "kept" / f"{trials[0].key}.npz")
     assert kept["layer0"].shape == (2, 8)

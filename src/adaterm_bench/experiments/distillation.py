@@ -1,6 +1,8 @@
 """Policy distillation by behavioural cloning (section 6.1, appendix D): teachers, an amateur, and their students."""
 
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, pi
 from pathlib import Path
@@ -12,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from adaterm import PAPER
-from adaterm_bench import demonstrations, environments
+from adaterm_bench import demonstrations, environments, scratch
 from adaterm_bench.data import DataError
 from adaterm_bench.demonstrations import VARIABLE, Demonstrations
 from adaterm_bench.experiment import Experiment, Progress, grid, setting
@@ -22,6 +24,8 @@ from adaterm_bench.report import Section
 from adaterm_bench.trial import Result, Trial
 
 LEAST = 1e-3  # of a standard deviation
+EVERY = 60.0  # seconds between checkpoints
+LEARNING = 0.8  # of the time, as progress is told; the rest is for tests
 AMATEUR = {"without": False, "with": True}
 
 
@@ -62,6 +66,18 @@ class Distillation(Experiment):
         """Look at the data, and for the simulator, before anything runs."""
         environments.make(self._data().task).close()
 
+    def check(self, results: Sequence[Result]) -> None:
+        """The demonstrations that are named, if any are, must be those of the results."""
+        of = {it.outcome["data"] for it in results if it.trial.settings["source"] == self.source}
+        named = self.data or os.environ.get(VARIABLE, "")
+        if self.source == "demonstrations" and named and of:
+            own = self._data().fingerprint
+            if of - {own}:
+                raise DataError(
+                    f"{named} holds other demonstrations ({own}) than the results in this directory are of "
+                    f"({', '.join(sorted(of))}): give another --out."
+                )
+
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """One student for each trial, all at once; then every student in the task."""
         data = self._data()
@@ -69,8 +85,10 @@ class Distillation(Experiment):
         centre, scale = data.states[chosen].mean(0), np.maximum(data.states[chosen].std(0), 1e-2)
         states = torch.from_numpy(_normal(data.states[chosen], centre, scale)).to(device)
         actions = torch.from_numpy(data.actions[chosen]).to(device)
+        if len(states) < self.batch_size:
+            raise DataError(f"{len(states)} steps do not fill a batch of {self.batch_size}.")
         params, losses = self._learn(trials, states, actions, progress)
-        returns = self._tested(params, data.task, centre, scale)
+        returns = self._tested(params, data.task, centre, scale, progress)
         return [
             {
                 "return": float(np.mean(returns[:, place])),
@@ -110,8 +128,17 @@ class Distillation(Experiment):
             total.add_(loss.detach())
 
         draws = [torch.Generator().manual_seed(it.seed) for it in trials]
-        steps, losses, repeated = len(states) // self.batch_size, [], None
-        for epoch in range(self.epochs):
+        steps, losses, repeated = len(states) // self.batch_size, list[Tensor](), None
+        last = time.monotonic()
+        if (kept := scratch.saved()) is not None:
+            step()  # makes state, to be replaced
+            with torch.no_grad():
+                for mine, value in zip([*params, *tested.state()], kept["tensors"], strict=True):
+                    mine.copy_(value)
+            for own, state in zip(draws, kept["draws"], strict=True):
+                own.set_state(state)
+            losses, repeated = kept["losses"], repeatable(step, [*params, *tested.state(), total])
+        for epoch in range(len(losses), self.epochs):
             total.zero_()
             order = torch.stack([torch.randperm(len(states), generator=it) for it in draws]).to(states.device)
             for index in range(steps):
@@ -122,10 +149,16 @@ class Distillation(Experiment):
                 else:
                     repeated()
             losses.append((total / steps).cpu())
-            progress(0.9 * (epoch + 1) / self.epochs)
+            progress(LEARNING * (epoch + 1) / self.epochs)
+            if time.monotonic() - last > EVERY:
+                last = time.monotonic()
+                tensors = [it.detach().cpu() for it in (*params, *tested.state())]
+                scratch.save({"tensors": tensors, "draws": [it.get_state() for it in draws], "losses": losses})
         return [it.detach().cpu() for it in params], torch.stack(losses)
 
-    def _tested(self, params: list[Tensor], task: str, centre: Any, scale: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    def _tested(
+        self, params: list[Tensor], task: str, centre: Any, scale: Any, progress: Progress
+    ) -> np.ndarray[Any, np.dtype[Any]]:
         """The returns of every student in the same episodes: episodes by students."""
         worlds = [environments.make(task) for _ in range(len(params[0]))]
         returns = np.zeros((self.test_episodes, len(worlds)))
@@ -142,6 +175,7 @@ class Distillation(Experiment):
                     returns[number, place] += reward
                     if terminated or truncated:
                         running.remove(place)
+            progress(LEARNING + (1.0 - LEARNING) * (number + 1) / self.test_episodes)
         for world in worlds:
             world.close()
         whole = np.all([it.flatten(1).isfinite().all(1).numpy() for it in params], 0)

@@ -6,7 +6,7 @@ lr 3e-4, normalised observations and rewards; clipping is to a norm of 0.5, its 
 
 import time
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +31,7 @@ class Ppo(Experiment):
     title: ClassVar[str] = "Stable-Baselines3's PPO"
     version: ClassVar[int] = 1
     methods: ClassVar[tuple[str, ...]] = ("Adam", "AdaTerm", "AdaTerm (gradient init)")
+    on_gpu: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 1, "tasks": ("Hopper (MuJoCo)",), "steps": 512, "rollout": 256, "test_episodes": 1},
         "quick": {"seeds": 1, "tasks": ("Hopper (MuJoCo)",), "steps": 20_480, "test_episodes": 5},
@@ -38,7 +39,7 @@ class Ppo(Experiment):
     }
 
     seeds: int = grid(3, "number of seeds", least=1)
-    tasks: tuple[str, ...] = grid(("Hopper", "Ant"), "what is to be learnt", tuple(TASKS))
+    tasks: tuple[str, ...] = grid(("Hopper", "Ant"), "what is to be learnt", tuple(it for it in TASKS if TASKS[it]))
     clipping: tuple[str, ...] = grid(tuple(CLIPPING), "of gradients", tuple(CLIPPING))
     steps: int = setting(1_000_000, "steps in the environment", least=1)
     rollout: int = setting(2048, "steps between updates", least=64)
@@ -56,7 +57,10 @@ class Ppo(Experiment):
             environments.make(task).close()
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
-        """One agent; what a crash interrupts goes on from the last checkpoint, and draws other numbers than it had."""
+        """One agent; what a crash interrupts goes on from the last checkpoint, and draws other numbers than it had.
+
+        One whose weights are not finite any more has no return.
+        """
         (trial,) = trials
         agent, world = self._agent(trial)
         begun, episodes = time.monotonic(), []
@@ -65,11 +69,16 @@ class Ppo(Experiment):
             agent.set_random_seed(trial.seed + kept["steps"])
             begun, episodes = begun - kept["seconds"], kept["episodes"]
         watch = _watch(begun, episodes, self.steps, progress)
-        agent.learn(self.steps - agent.num_timesteps, callback=watch, reset_num_timesteps=False)
+        try:
+            agent.learn(self.steps - agent.num_timesteps, callback=watch, reset_num_timesteps=False)
+        except ValueError:  # of torch, whose Gaussian wants numbers
+            if _whole(agent):
+                raise
         world.close()
         seconds = round(time.monotonic() - begun, 3)
         task = environments.make(trial.condition["task"])
-        tests = [_tested(agent, world, task, 10_000 + number) for number in range(self.test_episodes)]
+        numbers = range(10_000, 10_000 + self.test_episodes)
+        tests = [_tested(agent, world, task, it) if _whole(agent) else nan for it in numbers]
         task.close()
         return [{"return": float(np.mean(tests)), "test_returns": tests, "episodes": episodes, "seconds": seconds}]
 
@@ -79,7 +88,7 @@ class Ppo(Experiment):
         world = vectors.VecNormalize(single)
         world.seed(trial.seed)
 
-        def make(params: Any, lr: float, **options: Any) -> torch.optim.Optimizer:
+        def make(params: Any, lr: float) -> torch.optim.Optimizer:
             own = list(params)
             return (
                 torch.optim.Adam(own, lr, eps=1e-5) if trial.method == "Adam" else optimizer_for(trial.method, own, lr)
@@ -93,7 +102,7 @@ class Ppo(Experiment):
             max_grad_norm=CLIPPING[trial.condition["clipping"]],
             seed=trial.seed,
             device="cpu",
-            policy_kwargs={"optimizer_class": make, "optimizer_kwargs": {}},
+            policy_kwargs={"optimizer_class": make},
         )
         return agent, world
 
@@ -148,6 +157,10 @@ def _restore(agent: Any, world: Any, kept: dict[str, Any]) -> None:
     agent.num_timesteps = kept["steps"]
     for mine, values in zip(_moments(world), kept["moments"], strict=True):
         mine.mean, mine.var, mine.count = values[0].numpy(), values[1].numpy(), float(values[2])
+
+
+def _whole(agent: Any) -> bool:
+    return all(bool(it.isfinite().all()) for it in agent.policy.parameters())
 
 
 def _moments(world: Any) -> tuple[Any, Any]:

@@ -11,6 +11,8 @@ steps after each; the points are the same for all trials, whereas the order of t
 with the seed; what fills no batch, or no five steps at the end of a trajectory, is not learnt from.
 """
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -90,6 +92,18 @@ class Prediction(Experiment):
         """Look at the data once, and make it if there is none, before every worker would."""
         for horizon in self.horizons:
             self._data(horizon)
+
+    def check(self, results: Sequence[Result]) -> None:
+        """The data set that is named, if one is, must be that of the results."""
+        of = {it.outcome["data"] for it in results if it.trial.settings["source"] == self.source}
+        named = self.data or os.environ.get(trajectories.VARIABLE, "")
+        if self.source == "hexapod" and named and of:
+            own = trajectories.load(trajectories.folder(self.data)).fingerprint
+            if of - {own}:
+                raise DataError(
+                    f"{named} holds another data set ({own}) than the results in this directory are of "
+                    f"({', '.join(sorted(of))}): give another --out."
+                )
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network for each trial, all at once; what diverges has NaN for its numbers."""

@@ -3,6 +3,7 @@
 import io
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from adaterm_bench.trial import Result, Trial
 
 VARIANTS = {
     "specified": Choices(),
-    "traced": Choices(lr=3e-4, trace=0.95, epsilon=0.05),  # between the two, to tell which change does it
+    "traced": Choices(lr=3e-4, trace=0.95, epsilon=0.05),  # this and the next: steps between the two
     "anchored": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True),
     "tuned": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True, bounded=True, entropy=0.01, decay=True),
 }
@@ -34,6 +35,7 @@ class Reinforcement(Experiment):
     title: ClassVar[str] = "Reinforcement learning"
     version: ClassVar[int] = 1
     methods: ClassVar[tuple[str, ...]] = tuple(PAPER)
+    on_gpu: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "tasks": ("Swing",), "episodes": 3, "test_episodes": 2, "batches": 4, "hidden": (8, 8)},
         "quick": {"seeds": 2, "tasks": ("Hopper (MuJoCo)",), "episodes": 60, "checks": 6, "test_episodes": 5},
@@ -74,31 +76,30 @@ class Reinforcement(Experiment):
         worlds = [environments.make(task) for _ in trials]
         spaces = worlds[0].observation_space.shape[0], worlds[0].action_space.shape[0]
         choices = _changed(VARIANTS[variant], self, task)
-        learner = Learner(
-            choices, [it.seed for it in trials], spaces, lambda own: optimizer_for(method, own, choices.lr)
-        )
+        learner = Learner(choices, [it.seed for it in trials], spaces, partial(optimizer_for, method))
         returns: list[list[float]] = []
         looks: list[tuple[int, list[float]]] = []
-        begun = last = time.monotonic()
+        last = time.monotonic()
         if (kept := scratch.saved()) is not None:
             learner.load_state_dict(kept["learner"])
             returns, looks = kept["returns"], kept["looks"]
-            begun -= kept["seconds"]
+        before, steps_before, busy = len(returns), learner.replay.count.copy(), 0.0
 
         def tested(first: int, count: int) -> list[list[float]]:
             resets = [_resets(trials, first + number) for number in range(count)]
             return [episode(learner, worlds, it, explore=False).tolist() for it in resets]
 
-        for number in range(len(returns), self.episodes):
+        for number in range(before, self.episodes):
+            start = time.process_time()
             returns.append(episode(learner, worlds, _resets(trials, number), explore=True).tolist())
             learner.learn(1.0 - number / self.episodes)
-            if (number + 1) % max(1, self.episodes // self.checks) == 0 or number + 1 == self.episodes:
+            busy += time.process_time() - start
+            if (number + 1) * self.checks // self.episodes > number * self.checks // self.episodes:
                 looks.append((number + 1, np.mean(tested(LOOK + number, self.check_episodes), 0).tolist()))
             progress((number + 1) / self.episodes)
             if time.monotonic() - last > EVERY:
                 last = time.monotonic()
-                state = {"learner": learner.state_dict(), "returns": returns, "looks": looks}
-                scratch.save({**state, "seconds": last - begun})
+                scratch.save({"learner": learner.state_dict(), "returns": returns, "looks": looks})
         tests = tested(FINAL, self.test_episodes)
         for world in worlds:
             world.close()
@@ -112,8 +113,11 @@ class Reinforcement(Experiment):
                 "checks": [round(it[place], 2) for _, it in looks],
                 "returns": [round(it[place], 2) for it in returns],
                 "steps": int(learner.replay.count[place]),
-                "updates": self.episodes * self.batches,
-                "seconds": round((time.monotonic() - begun) / len(trials), 3),  # its share of the batch's
+                "measured": {  # since this process began or went on with it; CPU seconds are its share of the batch's
+                    "episodes": self.episodes - before,
+                    "steps": int(learner.replay.count[place] - steps_before[place]),
+                    "seconds": round(busy / len(trials), 3),
+                },
             }
             for place in range(len(trials))
         ]
@@ -140,5 +144,5 @@ def _policy(learner: Learner, place: int) -> bytes:
     content = io.BytesIO()
     arrays: dict[str, Any] = {f"layer{index}": it.numpy() for index, it in enumerate(learner.weights(place))}
     arrays |= {name: getattr(learner.choices, name) for name in ("normalise", "bounded")}
-    np.savez_compressed(content, allow_pickle=False, moments=learner.moments[:, place], **arrays)
+    np.savez_compressed(content, moments=learner.moments[:, place], **arrays)
     return content.getvalue()

@@ -6,27 +6,33 @@ import numpy as np
 
 from adaterm_bench import figures
 from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared, spread_text
+from adaterm_bench.data import DataError
 from adaterm_bench.environments import TASKS
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference, with_worst
-from adaterm_bench.trial import Result
+from adaterm_bench.statistics import bootstrap_interval, interquartile_mean, mean, mean_std, paired_difference
+from adaterm_bench.trial import Result, canonical
 
 COLUMNS = {"Hopper": "rl_hopper", "Ant": "rl_ant"}
 SMOOTH = 50  # episodes over which learning curves are averaged
+HERE, TOGETHER = 2, 3  # cores, and seeds of a batch, that times are projected for
+TABLE = 24 * len((OURS, *RIVALS))  # trials of the paper's table
 Case = tuple[str, str]  # a task and a variant of the algorithm
 
 
 def section(results: list[Result]) -> Section:
     """Learning curves, returns beside the paper's, and its claims."""
     cases = sorted({_case(it) for it in results}, key=lambda it: (list(TASKS).index(it[0]), it[1]))
+    for case in cases:
+        if len({canonical(it.trial.condition["choices"]) for it in results if _case(it) == case}) > 1:
+            raise DataError(f"these results of {_title(case)} are of variants that differ: keep them apart")
     return Section(
         "Reinforcement learning",
         "An actor-critic in the manner of PPO-RPE learns after each episode from a replay of its last 10,000 steps. "
         "Returns are those of the final policy in test episodes, without exploration. The first curves are of such "
         "tests while it learns, the others of the episodes that it learns from, in which it explores.",
         tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))]
-        + [_speed(results)],
+        + [_speed(results, cases)],
         figures=[figure for case in cases for figure in (_tests(results, case), _curves(results, case))],
         claims=[claim for case in cases for claim in _claims(results, case)],
     )
@@ -50,23 +56,26 @@ def _table(results: list[Result], case: Case) -> Table:
     for method, own in _of(results, case).items():
         values = np.array([it.outcome["return"] for it in own])
         late = [np.mean(it.outcome["returns"][-SMOOTH:]) for it in own]
-        best = [np.max(it.outcome["checks"]) for it in own]
-        spread = mean_std(values)
+        best = [np.nanmax(it.outcome["checks"]) for it in own]
+        spread, middle = mean_std(values), bootstrap_interval(values, interquartile_mean, better="higher")
+        ends = f" ({number(middle.low)} to {number(middle.high)})" if np.isfinite(middle.low) else ""
         rows.append(
             [
                 method,
                 str(len(own)),
                 spread_text(spread),
                 plus_minus(*paper[method]) if method in paper else "",
-                number(float(interquartile_mean(with_worst(values, "higher")))),
+                number(middle.estimate) + ends,
                 number(float(np.mean(late))),
                 number(float(np.mean(best))),
             ]
         )
     columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "while exploring", "best test"]
     note = (
-        "Mean and standard deviation over seeds, the paper's over 24. While exploring: the mean of the last "
-        f"{SMOOTH} episodes of training. Best test: of those while it learns, the mean over seeds."
+        "Mean and standard deviation over seeds, the paper's over 24. The interquartile mean of fewer than four seeds "
+        "is their mean; its 95 % interval, by bootstrap, is there from six seeds on. While exploring: the mean of the "
+        f"last {SMOOTH} episodes of training. Best test: the highest of those while it learns, which flatters; the "
+        "mean over seeds."
     )
     return Table(f"{_title(case)}: return", columns, rows, note)
 
@@ -81,25 +90,34 @@ def _pairs(results: list[Result], case: Case) -> list[Table]:
     return in_pairs(f"{_title(case)}: beside AdaTerm", results, "return", "higher", task=case[0], variant=case[1])
 
 
-def _speed(results: list[Result]) -> Table:
-    """How fast it ran: trials share the core of their batch."""
+def _speed(results: list[Result], cases: list[Case]) -> Table:
+    """How fast it ran, in CPU seconds of training: trials share the core of their batch."""
     rows = []
-    for task in dict.fromkeys(it.trial.condition["task"] for it in results):
-        own = [it.outcome for it in results if it.trial.condition["task"] == task]
-        seconds, steps, updates = (sum(it[name] for it in own) for name in ("seconds", "steps", "updates"))
-        hours = seconds / len(own) * 24 * len((OURS, *RIVALS)) / 3600.0
-        rows.append(
-            [task, number(steps / seconds), number(updates / seconds), f"{seconds / len(own):.0f} s", number(hours)]
+    for case in cases:
+        own = [it for it in results if _case(it) == case]
+        steps, episodes, seconds = (
+            sum(it.outcome["measured"][name] for it in own) for name in ("steps", "episodes", "seconds")
         )
-    columns = ["task", "steps a second", "updates a second", "a trial", "core hours of 24 seeds of 6 methods"]
-    return Table("Speed, of one core", columns, rows, "Cores are shared with whatever else runs on the machine.")
+        settings = own[0].trial.settings
+        if seconds > 0.0:
+            trial = seconds / episodes * settings["episodes"] / 3600.0
+            speeds = [number(steps / seconds), number(episodes * settings["batches"] / seconds)]
+            rows.append([_title(case), *speeds, *(number(it * trial) for it in (1, TABLE, TABLE / HERE, TOGETHER))])
+    columns = [
+        *("task", "steps a second", "updates a second", "hours of a trial", "of 24 seeds of 6 methods"),
+        *(f"of these on {HERE} cores", f"on a cluster of {TABLE // TOGETHER}"),
+    ]
+    note = (
+        "Of one core, while it simulates and learns; the tests come on top. Hours of 24 seeds of 6 methods are core "
+        f"hours. On a Ray cluster each batch of {TOGETHER} seeds has its core, and more cores are of no use."
+    )
+    return Table("Speed", columns, rows, note)
 
 
 def _tests(results: list[Result], case: Case) -> Figure:
     own = _of(results, case)
-    shortest = min(len(it.outcome["checks"]) for of in own.values() for it in of)
-    values = {method: np.array([it.outcome["checks"][:shortest] for it in of]) for method, of in own.items()}
-    checked = next(iter(own.values()))[0].outcome["checked"][:shortest]
+    values = {method: np.array([it.outcome["checks"] for it in of]) for method, of in own.items()}
+    checked = next(iter(own.values()))[0].outcome["checked"]
     return Figure(
         f"{_title(case)}: tests while it learns",
         lambda: figures.curves(checked, values, "return", xlabel="episode", log=False, better="higher"),
@@ -109,10 +127,9 @@ def _tests(results: list[Result], case: Case) -> Figure:
 
 def _curves(results: list[Result], case: Case) -> Figure:
     own = _of(results, case)
-    shortest = min(len(it.outcome["returns"]) for of in own.values() for it in of)
-    values = {method: np.array([_smooth(it.outcome["returns"][:shortest]) for it in of]) for method, of in own.items()}
-    points = len(next(iter(values.values()))[0])
-    episodes = np.arange(points) + min(SMOOTH, shortest)
+    values = {method: np.array([_smooth(it.outcome["returns"]) for it in of]) for method, of in own.items()}
+    points = next(iter(values.values())).shape[1]
+    episodes = np.arange(points) + results[0].trial.settings["episodes"] - points + 1
     return Figure(
         f"{_title(case)}: episodes of training",
         lambda: figures.curves(episodes, values, "return", xlabel="episode", log=False, better="higher"),
