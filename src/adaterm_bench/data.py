@@ -1,5 +1,19 @@
 """What every data set has in common."""
 
+from collections.abc import Callable, Sequence
+
+from adaterm_bench.trial import Result
+
 
 class DataError(Exception):
     """Data that is missing or broken; the message names the file, the row if there is one, and what to do."""
+
+
+def agree(results: Sequence[Result], source: str, named: str, load: Callable[[], str]) -> None:
+    """Refuse data that is `named`, if any is, where results of the same source are of other data: by fingerprint."""
+    others = {it.outcome["data"] for it in results if it.trial.settings["source"] == source}
+    if named and others and others != {own := load()}:
+        raise DataError(
+            f"{named} holds other data ({own}) than the results in this directory are of "
+            f"({', '.join(sorted(others))}): give another --out."
+        )

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from adaterm import PAPER
 from adaterm_bench import demonstrations, environments, scratch
-from adaterm_bench.data import DataError
+from adaterm_bench.data import DataError, agree
 from adaterm_bench.demonstrations import VARIABLE, Demonstrations
 from adaterm_bench.experiment import Experiment, Progress, grid, setting
 from adaterm_bench.methods import stepper
@@ -68,15 +68,8 @@ class Distillation(Experiment):
 
     def check(self, results: Sequence[Result]) -> None:
         """The demonstrations that are named, if any are, must be those of the results."""
-        of = {it.outcome["data"] for it in results if it.trial.settings["source"] == self.source}
-        named = self.data or os.environ.get(VARIABLE, "")
-        if self.source == "demonstrations" and named and of:
-            own = self._data().fingerprint
-            if of - {own}:
-                raise DataError(
-                    f"{named} holds other demonstrations ({own}) than the results in this directory are of "
-                    f"({', '.join(sorted(of))}): give another --out."
-                )
+        named = self.data or os.environ.get(VARIABLE, "") if self.source == "demonstrations" else ""
+        agree(results, self.source, named, lambda: self._data().fingerprint)
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """One student for each trial, all at once; then every student in the task."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from adaterm import PAPER
 from adaterm_bench import trajectories
-from adaterm_bench.data import DataError
+from adaterm_bench.data import DataError, agree
 from adaterm_bench.experiment import Experiment, Progress, grid, setting
 from adaterm_bench.hexapod.robot import JOINTS
 from adaterm_bench.report import Section
@@ -95,15 +95,8 @@ class Prediction(Experiment):
 
     def check(self, results: Sequence[Result]) -> None:
         """The data set that is named, if one is, must be that of the results."""
-        of = {it.outcome["data"] for it in results if it.trial.settings["source"] == self.source}
-        named = self.data or os.environ.get(trajectories.VARIABLE, "")
-        if self.source == "hexapod" and named and of:
-            own = trajectories.load(trajectories.folder(self.data)).fingerprint
-            if of - {own}:
-                raise DataError(
-                    f"{named} holds another data set ({own}) than the results in this directory are of "
-                    f"({', '.join(sorted(of))}): give another --out."
-                )
+        named = self.data or os.environ.get(trajectories.VARIABLE, "") if self.source == "hexapod" else ""
+        agree(results, self.source, named, lambda: trajectories.load(trajectories.folder(self.data)).fingerprint)
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network for each trial, all at once; what diverges has NaN for its numbers."""
