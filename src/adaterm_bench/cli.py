@@ -87,7 +87,7 @@ def _run_parser(commands: Any, chosen: list[Found]) -> argparse.ArgumentParser:
     )
     parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="a name, `all`, a .py file or a module")
     parser.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)}; quick by default")
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="all if not given")
+    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="in the order to run them; all if not given")
     parser.add_argument(
         "--with", dest="plugins", nargs="+", default=[], metavar="FILE", help="files or modules that register methods"
     )
@@ -179,8 +179,8 @@ def _orders(arguments: argparse.Namespace, chosen: list[Found]) -> list[Order]:
         experiment, label = build(found.kind, arguments.preset, given(arguments))
         if seeds is not None:
             experiment = replace(experiment, seeds=len(seeds))
-        all_methods = dict.fromkeys([*found.kind.methods, *(added if found.kind.takes_methods else ())])
-        own = [method for method in all_methods if method in methods or not methods]
+        there = dict.fromkeys([*found.kind.methods, *(added if found.kind.takes_methods else ())])
+        own = [method for method in dict.fromkeys(methods or there) if method in there]
         orders.append(Order(found.source, experiment, own, seeds, label, plugins))
         if not orders[-1].trials:
             raise UsageError(f"{experiment.name} has no trials with these methods and settings.")

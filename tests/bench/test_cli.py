@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import json
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -292,6 +294,13 @@ def test_an_own_experiment_that_is_not_whole(run, tmp_path, text, says):
     file.write_text("from dataclasses import dataclass\nfrom adaterm_bench.experiment import Experiment as E\n" + text)
     code, printed = run("run", file)
     assert (code, says in printed) == (2, True), printed
+
+
+def test_methods_run_in_the_order_in_which_they_are_named(run):
+    words = ("--preset", "smoke", "--seeds", 1, "--workers", 0, "--out", "out")
+    assert run("run", "regression", "--methods", "RAdam", "AdaTerm", "Adam", "AdaTerm", *words)[0] == 0
+    (plan,) = Path("out/plans").glob("*.json")
+    assert json.loads(plan.read_text())["methods"] == ["RAdam", "AdaTerm", "Adam"]
 
 
 def test_methods_of_users_run_only_where_they_can(run, tmp_path):
