@@ -12,7 +12,7 @@ after each episode, from batches out of a small replay. Where the paper is silen
   penalty draws the new one back to them. If `anchored` it is taken against the policy at the episode's end, so that old
   steps only tell what is good, by V-trace's weight (the decoupled objective of Hilton et al., 2022).
 - Actions are clipped to -1 and 1 for the environment alone; the policy's density is that of the action before. Nothing
-  holds such a policy's scale: in trials that failed it grew to 70, or shrank until an update moved the location by many
+  holds such a policy's scale: it can grow far beyond that range, or shrink until an update moves the location by many
   scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, and keeps exploration from ending
   before anything better than standing still is found.
 
