@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from adaterm_bench.intervals import Interval, Values
+from adaterm_bench.intervals import Interval, Values, student, too_few
 from adaterm_bench.report import Table, number, plus_minus
 from adaterm_bench.selection import Grid
 from adaterm_bench.statistics import (
@@ -13,6 +13,7 @@ from adaterm_bench.statistics import (
     Spread,
     a_a_check,
     bootstrap_interval,
+    differences,
     interquartile_mean,
     paired_difference,
     probability_of_improvement,
@@ -21,6 +22,7 @@ from adaterm_bench.trial import Result
 
 OURS = "AdaTerm"
 RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
+HOW = "95 % intervals by bootstrap; of two to five seeds Student's, of the mean, which decide no claim."
 
 
 def by_method(results: Sequence[Result], **fixed: Any) -> dict[str, list[Result]]:
@@ -51,17 +53,21 @@ def in_pairs(
         if len(ours)
     ]
     columns = ["method", "seeds", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
-    note = f"Over the seeds that both have; {better} is better. 95 % intervals by bootstrap, from six seeds on."
+    note = f"Over the seeds that both have; {better} is better. {HOW}"
     return [Table(title, columns, rows, note)] if rows else []
 
 
 def beside(rival: Values, ours: Values, better: Better) -> list[str]:
     """The interquartile mean of a rival's runs, its difference from ours, and the share of seeds that ours wins."""
-    own = bootstrap_interval(rival, interquartile_mean, better=better)
     apart = paired_difference(rival, ours, interquartile_mean, better=better)
     chance = probability_of_improvement(ours, rival, better=better)
     share = f"{chance.estimate:.0%} of seeds ({chance.low:.0%} to {chance.high:.0%})".replace("%", " %")
-    return [_shown(own), _shown(apart), share]
+    return [middle_text(rival, better), _shown(apart, differences(rival, ours, better)), share]
+
+
+def middle_text(values: Values, better: Better = "lower") -> str:
+    """The interquartile mean and its interval."""
+    return _shown(bootstrap_interval(values, interquartile_mean, better=better), values)
 
 
 def spread_text(spread: Spread) -> str:
@@ -70,7 +76,9 @@ def spread_text(spread: Spread) -> str:
     return (number(spread.mean) if spread.seeds < 2 else plus_minus(spread.mean, spread.std)) + lost
 
 
-def _shown(interval: Interval) -> str:
+def _shown(interval: Interval, values: Values) -> str:
+    if too_few(interval.seeds, 0.95):
+        interval = student(values)._replace(estimate=interval.estimate)
     if not np.isfinite([interval.low, interval.high]).all():
         return number(interval.estimate)
     return f"{number(interval.estimate)} ({number(interval.low)} to {number(interval.high)})"
@@ -94,7 +102,7 @@ def at_levels(title: str, grid: Grid, levels: Sequence[float]) -> list[Table]:
     tables = []
     for level in dict.fromkeys(levels):
         ours = grid.at(OURS, level)
-        rows = [[OURS, _shown(bootstrap_interval(ours, interquartile_mean)), "", ""]]
+        rows = [[OURS, middle_text(ours), "", ""]]
         rows += [[rival, *beside(grid.at(rival, level), ours, "lower")] for rival in rivals]
         note = (
             f"{len(grid.seeds)} paired seeds, 95 % intervals by bootstrap. The difference is the interquartile mean of "

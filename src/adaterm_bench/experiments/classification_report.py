@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared
+from adaterm_bench.comparison import HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.statistics import bootstrap_interval, interquartile_mean, mean, mean_std, paired_difference
+from adaterm_bench.statistics import bootstrap_interval, mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
 SHOWN = ("Adam", "AdamW (clipped)", "t-Adam", "At-Adam", OURS, "Large init")
@@ -46,18 +46,17 @@ def _table(results: list[Result], labels: str) -> Table:
             str(len(own)),
             f"{accuracy.mean:.2f}" if accuracy.seeds == 1 else plus_minus(accuracy.mean, accuracy.std),
             plus_minus(100.0 * paper[method][0], 100.0 * paper[method][1]) if method in paper else "",
-            f"{_middle(own):.2f}",
+            middle_text(np.array(_percent(own, "accuracy")), "higher"),
         ]
         row += [f"{memorised.mean:.1f}"] if labels != "0 %" else []
         rows.append([*row, number(float(np.mean(dofs))) if dofs else ""])
     columns = ["method", "seeds", "ours", "the paper's", "interquartile mean"]
     columns += [*(["memorised, %"] if labels != "0 %" else []), "median dof"]
-    note = "Test accuracy after the last epoch, in %: mean and standard deviation over seeds; the paper's of 24 trials."
+    note = (
+        "Test accuracy after the last epoch, in %: mean and standard deviation over seeds; the paper's of 24 trials. "
+        + HOW
+    )
     return Table(f"Test accuracy, {NAMES[labels]}", columns, rows, note)
-
-
-def _middle(results: list[Result]) -> float:
-    return float(interquartile_mean(np.array(_percent(results, "accuracy"))))
 
 
 def _pairs(results: list[Result], labels: str) -> list[Table]:

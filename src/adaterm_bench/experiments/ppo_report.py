@@ -3,9 +3,9 @@
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import in_pairs, spread_text
-from adaterm_bench.report import Figure, Section, Table, number
-from adaterm_bench.statistics import bootstrap_interval, interquartile_mean, mean_std
+from adaterm_bench.comparison import HOW, in_pairs, middle_text, spread_text
+from adaterm_bench.report import Figure, Section, Table
+from adaterm_bench.statistics import mean_std
 from adaterm_bench.trial import Result
 
 POINTS = 50  # of a curve
@@ -45,10 +45,8 @@ def _table(task: str, arms: dict[str, list[Result]]) -> Table:
     rows = []
     for arm, own in arms.items():
         values = np.array([it.outcome["return"] for it in own])
-        spread, middle = mean_std(values), bootstrap_interval(values, interquartile_mean, better="higher")
-        ends = f" ({number(middle.low)} to {number(middle.high)})" if np.isfinite(middle.low) else ""
-        rows.append([arm, str(len(own)), spread_text(spread), number(middle.estimate) + ends])
-    note = "Mean and standard deviation over seeds; intervals of 95 % by bootstrap, from six seeds on."
+        rows.append([arm, str(len(own)), spread_text(mean_std(values)), middle_text(values, "higher")])
+    note = f"Mean and standard deviation over seeds. {HOW}"
     return Table(f"{task}: return", ["optimizer", "seeds", "return", "interquartile mean"], rows, note)
 
 

@@ -5,12 +5,12 @@ from typing import Literal
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared, spread_text
+from adaterm_bench.comparison import HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
 from adaterm_bench.data import DataError
 from adaterm_bench.environments import TASKS
 from adaterm_bench.published import PUBLISHED
 from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.statistics import bootstrap_interval, interquartile_mean, mean, mean_std, paired_difference
+from adaterm_bench.statistics import mean, mean_std, paired_difference
 from adaterm_bench.trial import Result, canonical
 
 COLUMNS = {"Hopper": "rl_hopper", "Ant": "rl_ant"}
@@ -57,15 +57,13 @@ def _table(results: list[Result], case: Case) -> Table:
         values = np.array([it.outcome["return"] for it in own])
         late = [np.mean(it.outcome["returns"][-SMOOTH:]) for it in own]
         best = [np.nanmax(it.outcome["checks"]) for it in own]
-        spread, middle = mean_std(values), bootstrap_interval(values, interquartile_mean, better="higher")
-        ends = f" ({number(middle.low)} to {number(middle.high)})" if np.isfinite(middle.low) else ""
         rows.append(
             [
                 method,
                 str(len(own)),
-                spread_text(spread),
+                spread_text(mean_std(values)),
                 plus_minus(*paper[method]) if method in paper else "",
-                number(middle.estimate) + ends,
+                middle_text(values, "higher"),
                 number(float(np.mean(late))),
                 number(float(np.mean(best))),
             ]
@@ -73,9 +71,8 @@ def _table(results: list[Result], case: Case) -> Table:
     columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "while exploring", "best test"]
     note = (
         "Mean and standard deviation over seeds, the paper's over 24. The interquartile mean of fewer than four seeds "
-        "is their mean; its 95 % interval, by bootstrap, is there from six seeds on. While exploring: the mean of the "
-        f"last {SMOOTH} episodes of training. Best test: the highest of those while it learns, which flatters; the "
-        "mean over seeds."
+        f"is their mean. {HOW} While exploring: the mean of the last {SMOOTH} episodes of training. Best test: the "
+        "highest of those while it learns, which flatters; the mean over seeds."
     )
     return Table(f"{_title(case)}: return", columns, rows, note)
 
