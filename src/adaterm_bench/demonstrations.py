@@ -171,22 +171,28 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("results", type=Path, help="directory in which `adaterm-bench run rl` has left its results")
     parser.add_argument("--task", default="Ant", choices=list(environments.TASKS))
     parser.add_argument("--variant", default="specified", help="of the algorithm; specified by default")
+    parser.add_argument(
+        "--amateur-variant", metavar="VARIANT", help="that the amateur is of; else that of the teachers"
+    )
     parser.add_argument("--amateur", metavar="KEY", help="of the trial whose policy is the amateur's; else the worst")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(words)
     try:
-        policies = ranked(given.results, given.task, given.variant)
-        if len(policies) <= TEACHERS:
+        amateurs = given.amateur_variant or given.variant
+        teachers = ranked(given.results, given.task, given.variant)[:TEACHERS]
+        others = [it for it in ranked(given.results, given.task, amateurs) if it not in teachers]
+        if len(teachers) < TEACHERS or not others:
             raise DataError(
-                f"{given.results} has {len(policies)} policies of {given.task} ({given.variant}): three teachers and "
-                "an amateur are needed. Policies are kept by `adaterm-bench run rl` on this machine, not on Ray."
+                f"{given.results} has not the policies of {given.task} that are needed: three teachers "
+                f"({given.variant}; there are {len(teachers)}) and an amateur ({amateurs}; there are {len(others)}). "
+                "Policies are kept by `adaterm-bench run rl` on this machine, not on Ray."
             )
-        amateurs = [it for it in policies[TEACHERS:] if given.amateur in (None, it[1].stem)]
-        if not amateurs:
-            others = ", ".join(file.stem for _, file, _ in policies[TEACHERS:])
-            raise DataError(f"--amateur {given.amateur}: choose from the policies that are no teachers: {others}")
-        chosen = [*policies[:TEACHERS], amateurs[-1]]
+        named = [it for it in others if given.amateur in (None, it[1].stem)]
+        if not named:
+            keys = ", ".join(file.stem for _, file, _ in others)
+            raise DataError(f"--amateur {given.amateur}: choose from the policies that are no teachers: {keys}")
+        chosen = [*teachers, named[-1]]
         for value, file, about in chosen:
             print(f"{file.stem}: {about}: return {value:.0f} when it was tested")
         files = [file for _, file, _ in chosen]

@@ -90,7 +90,7 @@ def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
     with scratch.using(str(tmp_path), "batch"):
         outcomes = settings.run(trials, "cpu", lambda fraction: None)
     words = [str(tmp_path), "--task", "Swing", "--out", str(tmp_path / "data")]
-    for said, result in (("has 0 policies", None), ("choose from", list(zip(trials, outcomes, strict=True)))):
+    for said, result in (("there are 0", None), ("choose from", list(zip(trials, outcomes, strict=True)))):
         if result:
             store.Store(tmp_path).add(trials, outcomes, {})
         with pytest.raises(SystemExit, match=said):
@@ -100,6 +100,14 @@ def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
     about = json.loads((tmp_path / "data" / demonstrations.DESCRIPTION).read_text())
     assert [it["key"] for it in about["policies"]] == [trials[it].key for it in (*order[:3], order[-1])]
     assert "33 episodes" in capsys.readouterr().out
+    stuck = Reinforcement(
+        tasks=("Swing",), variants=("traced",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=1
+    )
+    with scratch.using(str(tmp_path), "stuck"):
+        store.Store(tmp_path).add(stuck.trials(["Adam"]), stuck.run(stuck.trials(["Adam"]), "cpu", lambda _: None), {})
+    demonstrations.main([*words, "--amateur-variant", "traced"])
+    about = json.loads((tmp_path / "data" / demonstrations.DESCRIPTION).read_text())
+    assert about["policies"][-1]["key"] == stuck.trials(["Adam"])[0].key
     other = Reinforcement(tasks=("Swing",), episodes=2, test_episodes=1, batches=2, hidden=(8,), seeds=1)
     with scratch.using(str(tmp_path), "other"):
         store.Store(tmp_path).add(other.trials(["Adam"]), other.run(other.trials(["Adam"]), "cpu", lambda _: None), {})
