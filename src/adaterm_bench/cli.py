@@ -133,13 +133,17 @@ def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -
             print(line, file=sys.stderr)
         origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": commit()}
         out = str(arguments.out.resolve()) if arguments.runner == "local" else ""
-        for order in orders:
-            kind = order.experiment
-            kind.check([it for it in store.results(kind.name) if it.trial.version == kind.version])
         batches = {batch.key: batch for order in orders for batch in order.batches(done, origin, out)}
         keys = {trial.key for order in orders for trial in order.trials}
         left = 0
-        pool = _pool(arguments, orders) if batches else None
+        if batches and arguments.runner == "local":
+            _check_devices(arguments.device.split(","))
+            for order in orders:
+                order.experiment.prepare()
+        for order in orders:
+            kind = order.experiment
+            kind.check([it for it in store.results(kind.name) if it.trial.version == kind.version])
+        pool = _pool(arguments) if batches else None
         for order in orders:  # only now: what cannot run is not kept as wanted
             store.plan(order.plan())
         if pool is not None:
@@ -209,17 +213,13 @@ def _seeds(text: str) -> list[int]:
         raise UsageError(f"--seeds {text}: give a number, or a list or range such as 1,5 or 3-7") from None
 
 
-def _pool(arguments: argparse.Namespace, orders: list[Order]) -> Pool:
+def _pool(arguments: argparse.Namespace) -> Pool:
     if arguments.workers is not None and arguments.workers < 0:
         raise UsageError(f"--workers {arguments.workers}: this must be 0, for none but this process, or more")
     if arguments.retries < 0:
         raise UsageError(f"--retries {arguments.retries}: this must be 0 or more")
     devices = arguments.device.split(",")
     on_gpu = devices[0].startswith("cuda")
-    if arguments.runner == "local":
-        _check_devices(devices)
-        for order in orders:
-            order.experiment.prepare()
     workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.cores()
     if arguments.runner == "ray":
         if arguments.ray_cpus <= 0:

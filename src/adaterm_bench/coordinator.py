@@ -2,14 +2,15 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Protocol
 
 from adaterm_bench import scratch
 from adaterm_bench.progress import Display
 from adaterm_bench.store import Store
+from adaterm_bench.trial import Result, Trial, canonical
 from adaterm_bench.work import Attempt, Batch
 
 LOSSES = 20  # machines that may vanish under a batch before that counts as its failure
@@ -41,27 +42,54 @@ class Pool(Protocol):
         """End everything, finished or not."""
 
 
+class Times:
+    """How long batches took, to tell how long another one will take."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self.longest: dict[tuple[str, str], float] = {}
+        for it in results:
+            self.add(it.trial, it.provenance["seconds"])
+
+    def add(self, trial: Trial, seconds: float) -> None:
+        """A batch with this trial took so long."""
+        kind = self._kind(trial)
+        self.longest[kind] = max(self.longest.get(kind, 0.0), seconds)
+
+    def due(self, batch: Batch) -> float:
+        """The longest time of this condition and these settings; if there is none, of the experiment; else nothing."""
+        kind = self._kind(batch.trials[0])
+        others = (it for (name, _), it in self.longest.items() if name == kind[0])
+        return self.longest[kind] if kind in self.longest else max(others, default=0.0)
+
+    def _kind(self, trial: Trial) -> tuple[str, str]:
+        return trial.experiment, canonical([trial.settings, trial.condition])
+
+
 def carry_out(
     batches: Sequence[Batch], pool: Pool, store: Store, display: Display, retries: int, seconds: float = inf
 ) -> int:
     """Run every batch, `retries` times more if it fails; the pool is closed whatever happens.
 
-    Where there are only so many seconds, a batch that would not end in them, going by the longest so far (in this
-    directory and of these experiments), is not begun; the number of trials that are left for this reason is returned.
+    Where there are only so many seconds, a batch that would not end in them, going by the longest of its kind in this
+    directory, is not begun; the number of trials that are left for this reason is returned.
     """
-    names = {batch.name for batch in batches}
-    longest = max((it.provenance["seconds"] for it in store.results() if it.trial.experiment in names), default=0.0)
+    times = Times(store.results() if isfinite(seconds) else ())
     end = time.monotonic() + seconds
     waiting, taken = deque(batches), set[str]()
     fractions: dict[str, float] = {}  # of the batches that have begun
     resumed = {batch.key for batch in batches if scratch.left(batch.out, batch.key)}
     failed, losses = Counter[str](), Counter[str]()
     sizes = {batch.key: len(batch.trials) for batch in batches}
+
+    def next_one() -> Batch | None:
+        return next((it for it in waiting if time.monotonic() + times.due(it) < end), None)
+
     try:
-        while taken or (waiting and time.monotonic() + longest < end):
-            while waiting and len(taken) < pool.capacity and time.monotonic() + longest < end:
-                taken.add(waiting[0].key)
-                pool.submit(waiting.popleft())
+        while taken or next_one():
+            while len(taken) < pool.capacity and (begun := next_one()):
+                waiting.remove(begun)
+                taken.add(begun.key)
+                pool.submit(begun)
             display.running = sum(sizes[key] for key in fractions)
             display.show(sum(sizes[key] * fraction for key, fraction in fractions.items()))
             for event in pool.wait():
@@ -78,7 +106,7 @@ def carry_out(
                     store.add(batch.trials, attempt.outcomes, attempt.provenance)
                     scratch.forget(batch.out, batch.key)
                     display.done += len(batch.trials)
-                    longest = max(longest, attempt.provenance["seconds"])
+                    times.add(batch.trials[0], attempt.provenance["seconds"])
                     continue
                 count, limit = (losses, LOSSES) if attempt.blameless else (failed, retries)
                 count[batch.key] += 1

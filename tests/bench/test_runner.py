@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from bench_command import Bench, until
 
+from adaterm_bench.coordinator import Times
 from adaterm_bench.runners.local import cores
 from adaterm_bench.store import Store
+from adaterm_bench.trial import Result, Trial
+from adaterm_bench.work import Batch
 
 
 @pytest.fixture
@@ -188,3 +191,12 @@ def test_what_would_end_too_late_is_not_begun(bench):
     assert len(bench.runs()) == 1
     assert bench.run("--seeds", 4, workers=0)[0] == 0
     assert set(bench.runs().values()) == {1}
+
+
+def test_a_batch_is_due_to_take_as_long_as_the_longest_of_its_kind():
+    near, far, other = (Trial("x", 1, {}, {"horizon": it}, "Adam", 0) for it in (1, 30, 60))
+    times = Times([Result(near, {}, {"seconds": 2.0}), Result(near, {}, {"seconds": 1.0})])
+    times.add(far, 9.0)
+    due = [times.due(Batch("", "x", {}, [it], {})) for it in (near, far, other)]
+    assert due == [2.0, 9.0, 9.0]  # of what was never run, no more is known
+    assert times.due(Batch("", "y", {}, [Trial("y", 1, {}, {}, "Adam", 0)], {})) == 0.0
