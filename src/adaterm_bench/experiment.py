@@ -25,6 +25,12 @@ def setting(default: Any, meaning: str, choices: Collection[str] = (), least: fl
     return field(default=default, metadata={"help": meaning, "choices": choices, "least": least, "most": most})
 
 
+def looks(epochs: int, checks: int) -> list[int]:
+    """The epochs after which to look at what has been learnt, about as many as checks; the last is among them."""
+    every = max(1, epochs // checks)
+    return sorted({*range(every, epochs + 1, every), epochs})
+
+
 @dataclass(frozen=True)
 class Experiment(ABC):
     """A frozen dataclass of settings; a subclass adds its own, made with `setting` and `grid`.

@@ -1,6 +1,5 @@
 """Trajectories to predict: the hexapod's, simulated if there are none yet, or noisy waves, which need no simulation."""
 
-import hashlib
 import os
 from functools import cache
 from pathlib import Path
@@ -28,32 +27,35 @@ class Trajectories(NamedTuple):
     test: Tensor
     mean: Tensor
     std: Tensor
-    fingerprint: str  # by which anyone can see whether results are of the same data
+    fingerprint: str  # of the states, which results carry and the data's description has
 
 
-def folder(given: str) -> Path:
-    """Where the hexapod's data set is: as given, as the environment variable says, or where it has been made by now."""
+def place(given: str) -> Path:
+    """Where the hexapod's data set is, or will be: as given, as the environment variable says, or the cache."""
     named = given or os.environ.get(VARIABLE, "")
     if named:
         return Path(named).expanduser()
-    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adaterm" / CACHED
-    if not place.is_dir():
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adaterm" / CACHED
+
+
+def folder(given: str) -> Path:
+    """Where it is: it is made in the cache if it is not there."""
+    found = place(given)
+    if not (given or os.environ.get(VARIABLE) or found.is_dir()):
+        asked = f"Where is the hexapod's data set? Give --data DIR or set {VARIABLE}. It can be made here too, but "
         try:
-            _make(place)
+            _make(found)
         except hexapod.MissingError as error:
-            raise DataError(
-                f"Where is the hexapod's data set? Give --data DIR or set {VARIABLE}. It can be made here too, but "
-                f"{error}."
-            ) from error
-    return place
+            raise DataError(f"{asked}{error}.") from error
+        except OSError as error:
+            raise DataError(f"{asked}{found} cannot be written: {error.strerror}.") from error
+    return found
 
 
 @cache
 def load(path: Path) -> Trajectories:
     """The hexapod's states."""
-    found = hexapod.load(path)
-    train, validation, test = (np.concatenate([it.angles, it.references], 2) for it in found)
-    return _standardised(train, validation, test)
+    return _standardised(*hexapod.states(hexapod.load(path)))
 
 
 @cache
@@ -67,16 +69,16 @@ def synthetic(count: int, steps: int = 61) -> Trajectories:
     return _standardised(train, validation, test)
 
 
-def _make(place: Path) -> None:
+def _make(wanted: Path) -> None:
     """Simulate; several processes may do so at once, and each sees a whole data set or none."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=place.parent) as begun:
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=wanted.parent) as begun:
         made = Path(begun) / "made"
         hexapod.save(hexapod.generate(0), made, 0)
         try:
-            made.rename(place)
+            made.rename(wanted)
         except OSError:
-            if not place.is_dir():  # else another process was faster
+            if not wanted.is_dir():  # else another process was faster
                 raise
 
 
@@ -85,5 +87,4 @@ def _standardised(*kinds: NDArray[np.floating]) -> Trajectories:
     std, mean = torch.std_mean(tensors[0], (0, 1))
     std = std.clamp_min(1e-6)  # of a number that never changes
     train, validation, test = ((it - mean) / std for it in tensors)
-    content = b"".join(np.ascontiguousarray(kind).tobytes() for kind in kinds)
-    return Trajectories(train, validation, test, mean, std, hashlib.sha256(content).hexdigest()[:16])
+    return Trajectories(train, validation, test, mean, std, hexapod.fingerprint(kinds))

@@ -13,7 +13,7 @@ from adaterm_bench.methods import stepper
 from adaterm_bench.networks import repeatable
 
 UNIT = 5
-LENGTHS = range(15, 50, UNIT)  # of segments: 30 on average
+LENGTHS = range(15, 50, UNIT)  # of segments: 30 on average, but for the last of a trajectory
 
 
 class Training:
@@ -58,6 +58,18 @@ class Training:
                 place += length
         return self.total / (self.batches * self.steps)
 
+    def state(self) -> list[Tensor]:
+        """All that an epoch changes for the next one."""
+        return [*self.params, *self.stepper.state()]
+
+    def restore(self, kept: Sequence[Tensor]) -> None:
+        """Go on from such a state."""
+        self._step(LENGTHS[0])  # makes state, to be replaced
+        self.fresh = False
+        with torch.no_grad():
+            for mine, value in zip(self.state(), kept, strict=True):
+                mine.copy_(value)
+
     def _drawn(self, number: int) -> tuple[Tensor, Tensor | None]:
         """Which trajectories make each batch, and the noise of samples, where any is fed back."""
 
@@ -79,7 +91,7 @@ class Training:
             self.fresh = False
             return
         if length not in self.repeated:
-            changed = [*self.params, *self.stepper.state(), *self.memory, self.total]
+            changed = [*self.state(), *self.memory, self.total]
             self.repeated[length] = repeatable(lambda: self._step(length), changed)
         self.repeated[length]()
 

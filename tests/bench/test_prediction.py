@@ -1,5 +1,6 @@
 """Recurrent networks are torch's, batched trials are what they are alone, and the data is found, made or asked for."""
 
+import json
 import sys
 from dataclasses import replace
 from math import inf, nan
@@ -12,8 +13,9 @@ from torch.nn.functional import softplus
 
 import adaterm
 from adaterm import PAPER
-from adaterm_bench import gru, hexapod, trajectories, truncated
+from adaterm_bench import gru, hexapod, scratch, trajectories, truncated
 from adaterm_bench.data import DataError
+from adaterm_bench.experiments import prediction
 from adaterm_bench.experiments.prediction import TEST, Prediction
 from adaterm_bench.experiments.prediction_report import _unstable
 from adaterm_bench.hexapod.simulation import STEPS, mujoco
@@ -129,7 +131,7 @@ def test_a_batch_of_one_is_the_same(method):
             assert outcome[name] == pytest.approx(one[name], rel=1e-6)
 
 
-def test_segments_are_thirty_steps_long_on_average():
+def test_segments_are_thirty_steps_long_on_average_but_for_the_last():
     for batch in range(50):
         lengths = cuts(245, 7, batch)
         assert sum(lengths) == 245
@@ -168,6 +170,36 @@ def test_what_a_graph_is_tried_out_on_is_restored(monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(truncated, "repeatable", tried)
             assert EXACT.run(trials, "cpu", quiet) == wanted
+
+
+@pytest.mark.parametrize("method", ["AdaTerm", "Adam", "AdaTerm (gradient init)"])
+def test_what_is_interrupted_goes_on_as_if_it_were_not(method, tmp_path, monkeypatch):
+    study = replace(EXACT, long_epochs=4, horizons=(30,))
+    trials = study.trials([method])
+    whole = study.run(trials, "cpu", quiet)
+    monkeypatch.setattr(prediction, "EVERY", 0.0)
+
+    def interrupt(fraction):
+        if fraction > 0.5:
+            raise KeyboardInterrupt
+
+    with scratch.using(str(tmp_path), "batch"):
+        with pytest.raises(KeyboardInterrupt):
+            study.run(trials, "cpu", interrupt)
+        assert scratch.saved()["epoch"] == 2
+        assert study.run(trials, "cpu", quiet) == whole
+
+
+def test_other_walks_do_not_go_with_the_results_there_are(tmp_path, monkeypatch):
+    """Neither those that are named nor those that have been made in the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(trajectories.VARIABLE, raising=False)
+    results = [Result(Prediction().trials(["Adam"], [0])[0], {"data": "of others"}, {})]
+    Prediction().check(results)  # there are none yet
+    saved(tmp_path / "adaterm" / trajectories.CACHED)
+    for study in (Prediction(), Prediction(data=str(tmp_path / "adaterm" / trajectories.CACHED))):
+        with pytest.raises(DataError, match=r"of others.*give another --out"):
+            study.check(results)
 
 
 def test_it_learns():
@@ -210,12 +242,19 @@ def test_what_is_unstable():
     assert _unstable([inf, 1.0])
 
 
-def test_states_are_standardised_by_the_training_set(tmp_path):
+def saved(folder):
+    """A data set of random numbers in a folder."""
     draws = np.random.default_rng(0)
     shapes = [(STEPS, 18), (STEPS, 18), (STEPS, 5), (8,)]
     kinds = [hexapod.Recording(*(draws.normal(2, 3, (n, *it)).astype(np.float32) for it in shapes)) for n in (4, 1, 2)]
-    hexapod.save(hexapod.Dataset(*kinds), tmp_path, seed=0)
+    hexapod.save(hexapod.Dataset(*kinds), folder, seed=0)
+    return kinds
+
+
+def test_states_are_standardised_by_the_training_set(tmp_path):
+    kinds = saved(tmp_path)
     found = trajectories.load(tmp_path)
+    assert json.loads((tmp_path / "hexapod.json").read_text())["fingerprint"] == found.fingerprint
     assert found.test.shape == (STEPS, 2, SIZE)
     std, mean = torch.std_mean(found.train, (0, 1))
     torch.testing.assert_close(mean, torch.zeros(SIZE).double(), atol=1e-12, rtol=0)
@@ -225,6 +264,8 @@ def test_states_are_standardised_by_the_training_set(tmp_path):
     study = Prediction(data=str(tmp_path), trajectories=4)
     with pytest.raises(DataError, match="4 training trajectories do not fill a batch of 32"):
         study.run(study.trials(["Adam"], [0])[:1], "cpu", quiet)
+    with pytest.raises(DataError, match="There are 4 training trajectories, not 5"):
+        replace(study, trajectories=5, batch_size=2).prepare()
     study = replace(study, batch_size=2, horizons=(250,))
     with pytest.raises(DataError, match="horizon of 250 steps"):
         study.run(study.trials(["Adam"], [0]), "cpu", quiet)
@@ -260,6 +301,14 @@ def test_another_process_may_be_faster(tmp_path, monkeypatch):
     assert trajectories.folder("") == place
     assert (place / "file").read_text() == str(place)
     assert list(place.parent.iterdir()) == [place]
+
+
+def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.delenv(trajectories.VARIABLE, raising=False)
+    with pytest.raises(DataError, match=r"--data DIR or set .* cannot be written"):
+        trajectories.folder("")
 
 
 def test_without_data_and_without_mujoco(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ steps after each; the points are the same for all trials, whereas the order of t
 with the seed; what fills no batch, or no five steps at the end of a trajectory, is not learnt from.
 """
 
-import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from adaterm import PAPER
-from adaterm_bench import trajectories
+from adaterm_bench import scratch, trajectories
 from adaterm_bench.data import DataError, agree
-from adaterm_bench.experiment import Experiment, Progress, grid, setting
+from adaterm_bench.experiment import Experiment, Progress, grid, looks, setting
 from adaterm_bench.hexapod.robot import JOINTS
 from adaterm_bench.report import Section
 from adaterm_bench.trajectories import Trajectories
@@ -30,6 +30,7 @@ from adaterm_bench.trial import Result, Trial
 from adaterm_bench.truncated import Training, generator, predicted
 
 VALIDATION, TEST, EXAMPLE = (2**32 - it for it in (1, 2, 3))  # what random numbers are for, beside epochs
+EVERY = 60.0  # seconds between checkpoints
 EXAMPLE_STEPS, EXAMPLE_PATHS = 90, 64
 EXAMPLE_JOINTS = slice(3, 5)  # coxa and femur of a middle leg, which swing in every walk
 
@@ -94,9 +95,10 @@ class Prediction(Experiment):
             self._data(horizon)
 
     def check(self, results: Sequence[Result]) -> None:
-        """The data set that is named, if one is, must be that of the results."""
-        named = self.data or os.environ.get(trajectories.VARIABLE, "") if self.source == "hexapod" else ""
-        agree(results, self.source, named, lambda: trajectories.load(trajectories.folder(self.data)).fingerprint)
+        """The data set that is named, or has been made, must be that of the results."""
+        place = trajectories.place(self.data)
+        named = str(place) if self.source == "hexapod" and place.is_dir() else ""
+        agree(results, self.source, named, lambda: trajectories.load(place).fingerprint)
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network for each trial, all at once; what diverges has NaN for its numbers."""
@@ -105,16 +107,24 @@ class Prediction(Experiment):
         train, validation, test = (it.to(device, getattr(torch, self.dtype)) for it in data[:3])
         seeds, size = [trial.seed for trial in trials], self.batch_size
         training = Training(trials[0].method, seeds, train, horizon, self.hidden, size, self.lr)
-        looks, tests = _noise(seeds, validation, VALIDATION), _noise(seeds, test, TEST)
+        checks, tests = _noise(seeds, validation, VALIDATION), _noise(seeds, test, TEST)
         epochs = self.epochs if horizon == 1 else self.long_epochs
-        checked, mses, losses = [], [], []
-        for epoch in range(epochs):
+        checked = looks(epochs, self.checks)
+        first, mses, losses = 0, list[Tensor](), list[Tensor]()
+        if (kept := scratch.saved()) is not None:
+            training.restore(kept["tensors"])
+            first, mses, losses = kept["epoch"], kept["mses"], kept["losses"]
+        last = time.monotonic()
+        for epoch in range(first, epochs):
             loss = training.epoch(epoch)
-            if (epoch + 1) % max(1, epochs // self.checks) == 0 or epoch + 1 == epochs:
-                checked.append(epoch + 1)
-                losses.append(loss)
-                mses.append(training.error(validation, looks))
+            if epoch + 1 in checked:
+                losses.append(loss.cpu())
+                mses.append(training.error(validation, checks).cpu())
             progress((epoch + 1) / epochs)
+            if time.monotonic() - last > EVERY:
+                last = time.monotonic()
+                tensors = [it.detach().cpu() for it in training.state()]
+                scratch.save({"tensors": tensors, "epoch": epoch + 1, "mses": mses, "losses": losses})
         dofs = training.stepper.dof()
         columns = {
             "mse": training.error(test, tests).tolist(),
@@ -136,6 +146,8 @@ class Prediction(Experiment):
         else:
             found = trajectories.load(trajectories.folder(self.data))
         train = found.train[:, : self.trajectories]
+        if train.shape[1] < self.trajectories:
+            raise DataError(f"There are {train.shape[1]} training trajectories, not {self.trajectories}.")
         if train.shape[1] < self.batch_size:
             raise DataError(f"{train.shape[1]} training trajectories do not fill a batch of {self.batch_size}.")
         if not 1 <= horizon < len(train):

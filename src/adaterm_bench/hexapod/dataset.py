@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +70,17 @@ def save(dataset: Dataset, folder: Path, seed: int) -> None:
     write(folder / DESCRIPTION, (json.dumps(_describe(dataset, seed, content), indent=1) + "\n").encode())
 
 
+def states(dataset: Dataset) -> list[NDArray[np.float32]]:
+    """What is predicted, of each kind: the angles as measured, and those that the servos are told next."""
+    return [np.concatenate([kind.angles, kind.references], 2) for kind in dataset]
+
+
+def fingerprint(kinds: Sequence[NDArray[Any]]) -> str:
+    """By which anyone can see whether results are of the same states."""
+    content = b"".join(np.ascontiguousarray(kind).tobytes() for kind in kinds)
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
 def load(folder: Path) -> Dataset:
     """The data set in a folder, if it is whole and what its description says."""
     file, description = folder / FILE, folder / DESCRIPTION
@@ -101,6 +112,7 @@ def _describe(dataset: Dataset, seed: int, content: bytes) -> dict[str, Any]:
         "ranges": {name: it._asdict() for name, it in RANGES.items()},
         "walking": {name: summary(kind) for name, kind in dataset._asdict().items()},
         "versions": {name: it for name, it in versions().items() if name in ("mujoco", "numpy")},
+        "fingerprint": fingerprint(states(dataset)),
         "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
     }
 
