@@ -18,6 +18,7 @@ HUMAN_SITE = "https://github.com/UCSC-REAL/cifar-10-100n"
 CLASSES, SIDE = 100, 32
 ROW = 2 + 3 * SIDE * SIDE  # coarse label, fine label, and the planes of red, green and blue
 ROWS = {"train.bin": 50_000, "test.bin": 10_000}
+HUMAN = "4a1efd5da7a214b2"  # the fingerprint of CIFAR-100N's fine labels
 SHA1 = {"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e", "test.bin": "8fb6623e830365ff53cf14adec797474f5478006"}
 
 
@@ -44,17 +45,8 @@ def load(path: Path) -> tuple[Labelled, Labelled]:
     return train, test
 
 
-def human_labels(path: Path, right: Tensor) -> Tensor:
-    """The labels that people gave, if they go with the right ones as CIFAR-100N's do: two in five are wrong."""
-    found = _human_labels(path)
-    share = float((found != right).double().mean())
-    if not 0.3 < share < 0.5:
-        raise DataError(f"The human labels in {path} are wrong for {share:.0%} of the images, not 40 %: other labels?")
-    return found
-
-
 @cache
-def _human_labels(path: Path) -> Tensor:
+def human_labels(path: Path) -> Tensor:
     """The 50,000 fine labels that people gave, of CIFAR-100N: `cifar100n_fine.npy` or `CIFAR-100_human.pt`."""
     candidates = [
         place / name for place in (path, path.parent) for name in ("cifar100n_fine.npy", "CIFAR-100_human.pt")
@@ -69,14 +61,18 @@ def _human_labels(path: Path) -> Tensor:
         found = np.asarray(np.load(file) if file.suffix == ".npy" else _of_torch(file))
     except Exception as error:
         raise DataError(f"{file} cannot be read: {error}. Get it again from {HUMAN_SITE}") from error
-    if found.shape != (ROWS["train.bin"],):
+    if found.shape != (ROWS["train.bin"],) or found.dtype.kind not in "iuf":
         raise DataError(
-            f"{file} has the shape {found.shape}, not {(ROWS['train.bin'],)}: one label per training image."
+            f"{file} has the shape {found.shape} and type {found.dtype}, not {(ROWS['train.bin'],)} and integers: "
+            "one label per training image."
         )
     wrong = np.flatnonzero((found < 0) | (found >= CLASSES) | (found != np.floor(found)))
     if wrong.size:
         raise DataError(f"{file}, row {wrong[0]}: the label {found[wrong[0]]} is not one of 0 to {CLASSES - 1}.")
-    return torch.from_numpy(found.astype(np.int64))
+    labels = torch.from_numpy(found.astype(np.int64))
+    if fingerprint(labels) != HUMAN:
+        raise DataError(f"{file} has not the fine labels of CIFAR-100N, in their order. Get it again from {HUMAN_SITE}")
+    return labels
 
 
 def wrong_labels(labels: Tensor, share: float, classes: int, seed: int) -> Tensor:
@@ -126,7 +122,10 @@ def _of_torch(file: Path) -> Any:
     older = (reconstruct, "numpy.core.multiarray._reconstruct")  # as NumPy 1 named it
     allowed: list[Any] = [reconstruct, older, np.ndarray, np.dtype, type(np.dtype(np.int64)), type(np.dtype(np.int32))]
     with torch.serialization.safe_globals(allowed):
-        return torch.load(file)["noisy_label"]
+        found = torch.load(file)
+    if not isinstance(found, dict) or "noisy_label" not in found:
+        raise ValueError("it has no noisy_label")
+    return found["noisy_label"]
 
 
 def _where_to_get(name: str) -> str:

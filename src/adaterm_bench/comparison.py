@@ -22,7 +22,7 @@ from adaterm_bench.trial import Result
 
 OURS = "AdaTerm"
 RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
-HOW = "95 % intervals by bootstrap; of two to five seeds Student's, of the mean, which decide no claim."
+HOW = "95 % intervals by bootstrap; of two or three seeds Student's, which decide no claim."
 
 
 def by_method(results: Sequence[Result], **fixed: Any) -> dict[str, list[Result]]:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
 """Reduces the last axis."""
-T_QUANTILES = (12.706, 4.303, 3.182, 2.776)
-"""Of 0.975, for one to four degrees of freedom."""
+T_QUANTILES = (12.706, 4.303)
+"""Of 0.975, for one and two degrees of freedom: the interquartile mean of two or three values is still their mean."""
 
 
 class Interval(NamedTuple):
@@ -80,7 +80,7 @@ def wilson(share: float, count: int, level: float = 0.95) -> Interval:
 
 
 def student(values: Values) -> Interval:
-    """The mean of so few values that a bootstrap has no ends, and Student's interval of it at the level 0.95."""
+    """The mean of two or three values, and Student's interval of it at the level 0.95; of others there is none."""
     seeds, found = len(values), float(np.mean(values)) if len(values) else nan
     if not 2 <= seeds <= len(T_QUANTILES) + 1 or not np.isfinite(values).all():
         return Interval(found, -inf, inf, seeds)

@@ -1,5 +1,9 @@
 """The numbers of the paper's tables: mean and standard deviation of 24 trials, by outcome and method."""
 
+from adaterm_bench.report import plus_minus
+
+AS_PUBLISHED = "The paper's t-Adam and At-Adam are probably of the released code, which ours are with (as published)."
+
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     "classification_0": {
         "Adam": (0.7205, 0.00433),
@@ -130,3 +134,9 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
         "AdaTerm (Uncentered + AdaBias)": (1302.55, 247.0),
     },
 }
+
+
+def published(outcome: str, method: str, scale: float = 1.0) -> str:
+    """What the paper has for a method, as a text, or nothing; a method as published is the paper's too."""
+    found = PUBLISHED.get(outcome, {}).get(method.removesuffix(" (as published)"))
+    return plus_minus(scale * found[0], scale * found[1]) if found else ""

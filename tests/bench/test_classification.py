@@ -9,7 +9,9 @@ from bench_command import command
 
 from adaterm_bench import cifar
 from adaterm_bench.cifar import DataError, Labelled
-from adaterm_bench.experiments.classification import Classification, Training, objective
+from adaterm_bench.experiments import classification
+from adaterm_bench.experiments.classification import Classification, Training, _drawn, objective
+from adaterm_bench.methods import optimizer_for
 from adaterm_bench.resnet import ResNet18, seeded
 
 TINY = {"source": "synthetic", "images": 64, "batch_size": 32, "width": 2, "precision": "float32", "epochs": 2}
@@ -27,10 +29,10 @@ def published(tmp_path, monkeypatch):
         (folder / name).write_bytes(table.tobytes())
         monkeypatch.setitem(cifar.ROWS, name, rows)
         monkeypatch.setitem(cifar.SHA1, name, hashlib.sha1(table.tobytes()).hexdigest())
-    for function in (cifar.load, cifar._human_labels):
+    for function in (cifar.load, cifar.human_labels):
         function.cache_clear()
     yield folder
-    for function in (cifar.load, cifar._human_labels):
+    for function in (cifar.load, cifar.human_labels):
         function.cache_clear()
 
 
@@ -81,19 +83,20 @@ def _change(file, place, value):
 
 
 @pytest.mark.parametrize("form", ["npy", "pt"])
-def test_human_labels_of_either_form(published, form):
-    right = torch.arange(20)
-    labels = np.where(np.arange(20) < 8, 50, np.arange(20))  # two in five are wrong
+def test_human_labels_of_either_form(published, form, monkeypatch):
+    labels = np.where(np.arange(20) < 8, 50, np.arange(20))
     if form == "npy":
         np.save(published.parent / "cifar100n_fine.npy", labels.astype(np.uint8))
     else:
         torch.save({"clean_label": labels, "noisy_label": labels}, published / "CIFAR-100_human.pt")
-    assert cifar.human_labels(published, right).tolist() == labels.tolist()
-    with pytest.raises(DataError, match="wrong for 100% of the images"):
-        cifar.human_labels(published, right + 1)
+    with pytest.raises(DataError, match=r"(npy|pt) has not the fine labels of CIFAR-100N, in their order"):
+        cifar.human_labels(published)
+    monkeypatch.setattr(cifar, "HUMAN", cifar.fingerprint(torch.from_numpy(labels)))
+    assert cifar.human_labels(published).tolist() == labels.tolist()
 
 
-def test_human_labels_pickled_by_an_older_numpy(published):
+def test_human_labels_pickled_by_an_older_numpy(published, monkeypatch):
+    monkeypatch.setattr(cifar, "HUMAN", cifar.fingerprint(torch.arange(20)))
     labels = np.arange(20)
     torch.save({"noisy_label": labels}, published / "CIFAR-100_human.pt")
     content = (published / "CIFAR-100_human.pt").read_bytes()
@@ -105,7 +108,7 @@ def test_human_labels_pickled_by_an_older_numpy(published):
         for name, data in files.items():
             packed.writestr(name, data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
     assert content != (published / "CIFAR-100_human.pt").read_bytes()
-    assert cifar._human_labels(published).tolist() == labels.tolist()
+    assert cifar.human_labels(published).tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,7 @@ def test_human_labels_pickled_by_an_older_numpy(published):
         (np.zeros(19), "has the shape"),
         (np.where(np.arange(20) == 4, 100, 0), "row 4: the label 100"),
         (np.where(np.arange(20) == 6, np.nan, 0.0), "row 6: the label nan"),
+        (np.full(20, "cat"), "type <U3"),
         ("text", "cannot be read"),
     ],
 )
@@ -125,7 +129,7 @@ def test_human_labels_that_are_wrong(published, labels, says):
     elif labels is not None:
         np.save(file, labels)
     with pytest.raises(DataError, match=says):
-        cifar.human_labels(published, torch.arange(20))
+        cifar.human_labels(published)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
@@ -183,8 +187,6 @@ def _repeated(data, times):
 
 
 def test_an_epoch_takes_every_image_at_most_once_in_an_order_of_its_own():
-    from adaterm_bench.experiments.classification import _drawn
-
     first, second = (_drawn(100, 3, 32, [7, epoch]) for epoch in (0, 1))
     assert len(first[..., 0].unique()) == 96
     assert not torch.equal(first, second)
@@ -201,6 +203,75 @@ def test_it_learns_what_can_be_learnt():
     assert losses[-1] < 0.6 * losses[0]
     test = cifar.synthetic(200, 4, 1)
     assert (training.predicted(test.pixels) == test.labels).double().mean() > 0.6
+
+
+def test_a_file_of_torch_without_the_labels(published):
+    torch.save({"clean_label": np.arange(20)}, published / "CIFAR-100_human.pt")
+    with pytest.raises(DataError, match="cannot be read: it has no noisy_label"):
+        cifar.human_labels(published)
+
+
+def tried(step, changed):
+    """As on a GPU, where a step runs a few times before it is recorded: all that it changes is named."""
+    before = [tensor.detach().clone() for tensor in changed]
+    for _ in range(3):
+        step()
+    with torch.no_grad():
+        for tensor, value in zip(changed, before, strict=True):
+            tensor.copy_(value)
+    return step
+
+
+@pytest.mark.parametrize("method", ["Adam", "AdaTerm", "At-Adam"])
+def test_a_trial_is_a_loop_that_anyone_would_write(method, monkeypatch):
+    """The given labels are learnt, smoothed, from crops in an order of the seed's; right ones of other images test."""
+    experiment = Classification(**{**TINY, "images": 96, "labels": ("10 %",)})
+    (trial,) = experiment.trials([method], [3])
+    looked = []
+
+    def predicted(self, pixels, plain=Training.predicted):
+        looked.append((pixels, [it.clone() for it in self.network.buffers()]))
+        return plain(self, pixels)
+
+    monkeypatch.setattr(Training, "predicted", predicted)
+    (found,) = experiment.run([trial], "cpu", lambda fraction: None)
+    train, test = cifar.synthetic(96, 100, 0), cifar.synthetic(96, 100, 1)
+    given = cifar.wrong_labels(train.labels, 0.1, 100, 3)
+    network = seeded(3, 100, 2)
+    optimizer = optimizer_for(method, list(network.parameters()), 1e-3)
+    centre, scale = (it(train.pixels.float().reshape(-1, 3), 0).view(3, 1, 1) for it in (torch.mean, torch.std))
+    padded = torch.nn.functional.pad(train.pixels.permute(0, 3, 1, 2), (4, 4, 4, 4))
+    losses = []
+    for epoch in range(2):
+        for batch in _drawn(96, 3, 32, [3, epoch]):
+            crops = [padded[it, :, top : top + 32, left : left + 32] for it, top, left, _ in batch.tolist()]
+            pixels = torch.stack([crop.flip(2) if it[3] else crop for crop, it in zip(crops, batch, strict=True)])
+            out = network((pixels.float() - centre) / scale)
+            loss = torch.nn.functional.cross_entropy(out, given[batch[:, 0]], label_smoothing=0.2)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert found["losses"] == pytest.approx(np.reshape(losses, (2, 3)).mean(1), rel=1e-3)
+    with torch.no_grad():
+        seen = network.eval()((test.pixels.permute(0, 3, 1, 2).float() - centre) / scale).argmax(1)
+    assert found["accuracy"] == pytest.approx((seen == test.labels).double().mean().item(), abs=0.03)
+    assert found["labels"] == cifar.fingerprint(given)
+    for (pixels, _), wanted in zip(looked, (test, test, train), strict=True):
+        assert torch.equal(pixels, wanted.pixels)
+    monkeypatch.setattr(classification, "repeatable", tried)
+    (again,) = experiment.run([trial], "cpu", lambda fraction: None)
+    assert again["losses"] == pytest.approx(found["losses"], rel=1e-5)
+    for mine, other in zip(looked[2][1], looked[5][1], strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_the_paper_s_settings():
+    paper = Classification(**Classification.presets["paper"])
+    assert (paper.epochs, paper.batch_size, paper.lr, paper.smoothing, paper.seeds) == (100, 256, 1e-3, 0.2, 24)
+    assert (paper.images, paper.width, paper.precision) == (50_000, 64, "bfloat16")
+    with pytest.raises(ValueError, match="at most 50000"):
+        Classification(images=60_000)
 
 
 def test_methods_with_one_seed_see_the_same_labels():

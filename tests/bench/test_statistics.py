@@ -219,15 +219,15 @@ def test_too_few_seeds_decide_nothing(count):
     assert statistics.probability_of_improvement(sample(count), sample(count) + 9.0)[:3] == (1.0, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@pytest.mark.parametrize("count", [2, 3])
 def test_a_few_seeds_have_students_interval_of_their_mean(count):
     values = sample(count)
     expected = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
     assert student(values)[1:3] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("values", [[1.0], [1.0, nan], [1.0, inf, 2.0]])
-def test_students_interval_of_what_has_no_spread_is_unbounded(values):
+@pytest.mark.parametrize("values", [[1.0], [1.0, nan], [1.0, inf, 2.0], [1.0, 2.0, 3.0, 4.0]])
+def test_else_students_interval_is_unbounded(values):
     assert student(np.array(values))[1:3] == (-inf, inf)
 
 

@@ -13,7 +13,7 @@ from adaterm import PAPER
 from adaterm.optimizer import RobustOptimizer
 from adaterm_bench import cifar
 from adaterm_bench.cifar import CLASSES, SIDE, Labelled
-from adaterm_bench.experiment import Experiment, Progress, grid, setting
+from adaterm_bench.experiment import Experiment, Progress, grid, looks, setting
 from adaterm_bench.methods import optimizer_for, tensors_of
 from adaterm_bench.networks import repeatable
 from adaterm_bench.report import Section
@@ -58,11 +58,11 @@ class Classification(Experiment):
     labels: tuple[str, ...] = grid(tuple(LABELS), "training labels: shares of wrong ones, or human", tuple(LABELS))
     data: str = grid("", f"folder of CIFAR-100's binary version; that in {cifar.VARIABLE} if not given")
     source: Literal["cifar100", "synthetic"] = setting("cifar100", "the images")
-    images: int = setting(50_000, "training images, the first so many", least=1)
+    images: int = setting(50_000, "training images, the first so many", least=1, most=50_000)
     epochs: int = setting(100, "passes over the training images", least=1)
     batch_size: int = setting(256, "images of a step", least=1)
     lr: float = setting(1e-3, "learning rate", least=0)
-    smoothing: float = setting(0.2, "label smoothing", least=0)
+    smoothing: float = setting(0.2, "label smoothing", least=0, most=1)
     width: int = setting(64, "channels of the first stage", least=1)
     precision: Literal["bfloat16", "float32"] = setting("bfloat16", "of convolutions; weights are float32")
     checks: int = setting(20, "times that the test accuracy is looked at", least=1)
@@ -80,20 +80,20 @@ class Classification(Experiment):
     def prepare(self) -> None:
         """Look at the data once, and not in every trial."""
         if self.source == "cifar100":
-            train, _ = cifar.load(cifar.folder(self.data))
+            cifar.load(cifar.folder(self.data))
             if "human" in self.labels:
-                cifar.human_labels(cifar.folder(self.data), train.labels)
+                cifar.human_labels(cifar.folder(self.data))
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network."""
         (trial,) = trials
-        train, test = self._images(trial.seed)
+        train, test = self._images()
         given = self._given(train.labels, trial)
         training = Training(self, trial.method, Labelled(train.pixels, given), trial.seed, device)
         accuracies, losses = [], []
         for epoch in range(self.epochs):
             losses.append(training.epoch(epoch))
-            if (epoch + 1) % max(1, self.epochs // self.checks) == 0 or epoch + 1 == self.epochs:
+            if epoch + 1 in looks(self.epochs, self.checks):
                 accuracies.append(_share(training.predicted(test.pixels), test.labels))
             progress((epoch + 1) / self.epochs)
         wrong = given != train.labels
@@ -110,7 +110,7 @@ class Classification(Experiment):
             }
         ]
 
-    def _images(self, seed: int) -> tuple[Labelled, Labelled]:
+    def _images(self) -> tuple[Labelled, Labelled]:
         if self.source == "synthetic":
             return cifar.synthetic(self.images, CLASSES, 0), cifar.synthetic(self.images, CLASSES, 1)
         train, test = cifar.load(cifar.folder(self.data))
@@ -123,8 +123,7 @@ class Classification(Experiment):
             return cifar.wrong_labels(labels, share, CLASSES, trial.seed)
         if self.source == "synthetic":
             return cifar.wrong_labels(labels, 0.4, CLASSES, 0)
-        path = cifar.folder(self.data)
-        return cifar.human_labels(path, cifar.load(path)[0].labels)[: self.images]
+        return cifar.human_labels(cifar.folder(self.data))[: self.images]
 
     def section(self, results: list[Result]) -> Section:
         """Accuracies beside the paper's, learning curves, and its claims."""

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from adaterm import PAPER
 from adaterm_bench import figures
-from adaterm_bench.comparison import HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared
-from adaterm_bench.published import PUBLISHED
-from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
+from adaterm_bench.comparison import HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
+from adaterm_bench.experiment import looks
+from adaterm_bench.published import AS_PUBLISHED, PUBLISHED, published
+from adaterm_bench.report import Claim, Figure, Section, Table, number
 from adaterm_bench.statistics import bootstrap_interval, mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
@@ -37,24 +39,25 @@ def _percent(results: list[Result], outcome: str) -> list[float]:
 
 def _table(results: list[Result], labels: str) -> Table:
     rows = []
-    paper = PUBLISHED.get(COLUMNS.get(labels, ""), {})
     for method, own in by_method(results, labels=labels).items():
         accuracy, memorised = mean_std(_percent(own, "accuracy")), mean_std(_percent(own, "memorised"))
-        dofs = [it.outcome["dof"] for it in own if it.outcome["dof"] is not None]
+        dofs = [
+            it.outcome["dof"] for it in own if it.outcome["dof"] is not None and PAPER.get(method, ("",))[0] == OURS
+        ]
         row = [
             method,
             str(len(own)),
-            f"{accuracy.mean:.2f}" if accuracy.seeds == 1 else plus_minus(accuracy.mean, accuracy.std),
-            plus_minus(100.0 * paper[method][0], 100.0 * paper[method][1]) if method in paper else "",
+            spread_text(accuracy),
+            published(COLUMNS.get(labels, ""), method, 100.0),
             middle_text(np.array(_percent(own, "accuracy")), "higher"),
         ]
         row += [f"{memorised.mean:.1f}"] if labels != "0 %" else []
         rows.append([*row, number(float(np.mean(dofs))) if dofs else ""])
     columns = ["method", "seeds", "ours", "the paper's", "interquartile mean"]
-    columns += [*(["memorised, %"] if labels != "0 %" else []), "median dof"]
+    columns += [*(["memorised, %"] if labels != "0 %" else []), "dof"]
     note = (
         "Test accuracy after the last epoch, in %: mean and standard deviation over seeds; the paper's of 24 trials. "
-        + HOW
+        f"AdaTerm's degrees of freedom are the median over tensors, after the last step. {HOW} {AS_PUBLISHED}"
     )
     return Table(f"Test accuracy, {NAMES[labels]}", columns, rows, note)
 
@@ -68,8 +71,7 @@ def _curves(results: list[Result], labels: str) -> Figure:
     own = {method: it for method, it in by_method(results, labels=labels).items() if method in SHOWN}
     values = {method: 100.0 * np.array([it.outcome["accuracies"] for it in of]) for method, of in own.items()}
     settings = results[0].trial.settings
-    points = len(next(iter(values.values()))[0]) if values else 0
-    epochs = np.linspace(settings["epochs"] / max(points, 1), settings["epochs"], points)
+    epochs = looks(settings["epochs"], settings["checks"])
     return Figure(
         f"Learning curves, {NAMES[labels]}",
         lambda: figures.curves(epochs, values, "test accuracy, %", xlabel="epoch", log=False, better="higher"),
@@ -100,11 +102,11 @@ def _claims(results: list[Result], labels: str) -> list[Claim]:
             text = f"With {NAMES[labels]}, {better} is more accurate than {worse}."
             claims.append(Claim(text, "mean difference in points", *found[:3], note=found.note))
     if labels in COLUMNS:
-        claims += _as_published(results, labels)
+        claims += _as_accurate(results, labels)
     return claims
 
 
-def _as_published(results: list[Result], labels: str) -> list[Claim]:
+def _as_accurate(results: list[Result], labels: str) -> list[Claim]:
     """Whether our AdaTerm is as accurate as the paper's, or more."""
     own = by_method(results, labels=labels).get(OURS)
     if not own:

@@ -3,11 +3,11 @@
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import OURS, RIVALS, by_method, in_pairs, shared, spread_text
+from adaterm_bench.comparison import HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
 from adaterm_bench.data import DataError
-from adaterm_bench.published import PUBLISHED
-from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.statistics import interquartile_mean, mean, mean_std, paired_difference, with_worst
+from adaterm_bench.published import AS_PUBLISHED, published
+from adaterm_bench.report import Claim, Figure, Section, Table
+from adaterm_bench.statistics import mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
@@ -39,12 +39,12 @@ def _returns(results: list[Result]) -> list[float]:
 
 
 def _table(results: list[Result], case: str) -> Table:
-    paper, rows = PUBLISHED[COLUMNS[case]], []
+    rows = []
     for method, own in by_method(results, amateur=case).items():
-        theirs = plus_minus(*paper[method]) if method in paper else ""
-        middle = float(interquartile_mean(with_worst(_returns(own), "higher")))
-        rows.append([method, str(len(own)), spread_text(mean_std(_returns(own))), theirs, number(middle)])
-    note = "Return of the students: mean and standard deviation over seeds, the paper's over 24."
+        values = np.array(_returns(own))
+        theirs = published(COLUMNS[case], method)
+        rows.append([method, str(len(own)), spread_text(mean_std(values)), theirs, middle_text(values, "higher")])
+    note = f"Return of the students: mean and standard deviation over seeds, the paper's over 24. {HOW} {AS_PUBLISHED}"
     columns = ["method", "seeds", "ours", "the paper's", "interquartile mean"]
     return Table(f"{_name(case)}: return", columns, rows, note)
 

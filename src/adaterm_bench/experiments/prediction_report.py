@@ -8,11 +8,11 @@ import numpy as np
 
 from adaterm import PAPER
 from adaterm_bench import figures
-from adaterm_bench.comparison import RIVALS, by_method, in_pairs, shared
+from adaterm_bench.comparison import HOW, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
 from adaterm_bench.data import DataError
-from adaterm_bench.published import PUBLISHED
-from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
-from adaterm_bench.statistics import interquartile_mean, mean_std, ratio_interval, with_worst
+from adaterm_bench.published import AS_PUBLISHED, published
+from adaterm_bench.report import Claim, Figure, Section, Table, number
+from adaterm_bench.statistics import mean, mean_std, ratio_interval, with_worst
 from adaterm_bench.style import INK, look, style
 from adaterm_bench.trial import Result
 
@@ -45,21 +45,17 @@ def section(results: list[Result]) -> Section:
 
 
 def _table(results: list[Result], horizon: int) -> Table:
-    paper = PUBLISHED.get(f"prediction_{horizon}", {})
     rows = []
     for method, own in by_method(results, horizon=horizon).items():
         values, of_means = (np.array([it.outcome[name] for it in own]) for name in ("mse", "mse_mean"))
-        spread, middle = mean_std(values), float(interquartile_mean(with_worst(values)))
-        lost = f", {spread.diverged} diverged" if spread.diverged else ""
-        certain = float(interquartile_mean(with_worst(of_means)))
-        theirs = plus_minus(*paper[method]) if method in paper else ""
-        ours = plus_minus(spread.mean, spread.std) + lost
-        rows.append([method, ours, theirs, number(middle), number(certain), str(len(values))])
+        theirs = published(f"prediction_{horizon}", method)
+        ours = spread_text(mean_std(values))
+        rows.append([method, ours, theirs, middle_text(values), middle_text(of_means), str(len(values))])
     held = next(it.outcome["held"] for it in results if it.trial.condition["horizon"] == horizon)
     note = (
         "Ours and the paper's: mean ± standard deviation over seeds; the data differ. Then the interquartile mean, the "
         "same when means are fed back and compared in place of samples, and the number of seeds. "
-        f"To predict that nothing changes has an error of {number(held)}."
+        f"To predict that nothing changes has an error of {number(held)}. {HOW} {AS_PUBLISHED}"
     )
     columns = ["method", "ours", "paper", "interquartile mean", "of means", "seeds"]
     return Table(f"Error of predicting {_steps(horizon)}", columns, rows, note)
@@ -102,8 +98,8 @@ def _claims(results: list[Result], horizon: int) -> list[Claim]:
     for text, larger, smaller in pairs:
         above, below = shared(results, "mse", larger, smaller, horizon=horizon)
         if len(above):
-            found = ratio_interval(above, below, interquartile_mean)
-            what = f"ratio of the interquartile mean errors, {larger} to {smaller}"
+            found = ratio_interval(above, below, mean)  # the paper's tables are of means
+            what = f"ratio of the mean errors, {larger} to {smaller}"
             claims.append(Claim(text, what, *found[:3], bound=1.0, note=found.note))
     return claims
 

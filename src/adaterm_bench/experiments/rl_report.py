@@ -8,8 +8,8 @@ from adaterm_bench import figures
 from adaterm_bench.comparison import HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
 from adaterm_bench.data import DataError
 from adaterm_bench.environments import TASKS
-from adaterm_bench.published import PUBLISHED
-from adaterm_bench.report import Claim, Figure, Section, Table, number, plus_minus
+from adaterm_bench.published import AS_PUBLISHED, PUBLISHED, published
+from adaterm_bench.report import Claim, Figure, Section, Table, number
 from adaterm_bench.statistics import mean, mean_std, paired_difference
 from adaterm_bench.trial import Result, canonical
 
@@ -51,7 +51,6 @@ def _of(results: list[Result], case: Case) -> dict[str, list[Result]]:
 
 
 def _table(results: list[Result], case: Case) -> Table:
-    paper = PUBLISHED.get(COLUMNS.get(case[0], ""), {})
     rows = []
     for method, own in _of(results, case).items():
         values = np.array([it.outcome["return"] for it in own])
@@ -62,7 +61,7 @@ def _table(results: list[Result], case: Case) -> Table:
                 method,
                 str(len(own)),
                 spread_text(mean_std(values)),
-                plus_minus(*paper[method]) if method in paper else "",
+                published(COLUMNS.get(case[0], ""), method),
                 middle_text(values, "higher"),
                 number(float(np.mean(late))),
                 number(float(np.mean(best))),
@@ -72,7 +71,7 @@ def _table(results: list[Result], case: Case) -> Table:
     note = (
         "Mean and standard deviation over seeds, the paper's over 24. The interquartile mean of fewer than four seeds "
         f"is their mean. {HOW} While exploring: the mean of the last {SMOOTH} episodes of training. Best test: the "
-        "highest of those while it learns, which flatters; the mean over seeds."
+        "highest of those while it learns, which flatters; the mean over seeds. " + AS_PUBLISHED
     )
     return Table(f"{_title(case)}: return", columns, rows, note)
 
