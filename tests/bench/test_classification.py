@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from bench_command import command
+from recorded import tried
 
 from adaterm_bench import cifar
 from adaterm_bench.cifar import DataError, Labelled
@@ -209,17 +210,6 @@ def test_a_file_of_torch_without_the_labels(published):
     torch.save({"clean_label": np.arange(20)}, published / "CIFAR-100_human.pt")
     with pytest.raises(DataError, match="cannot be read: it has no noisy_label"):
         cifar.human_labels(published)
-
-
-def tried(step, changed):
-    """As on a GPU, where a step runs a few times before it is recorded: all that it changes is named."""
-    before = [tensor.detach().clone() for tensor in changed]
-    for _ in range(3):
-        step()
-    with torch.no_grad():
-        for tensor, value in zip(changed, before, strict=True):
-            tensor.copy_(value)
-    return step
 
 
 @pytest.mark.parametrize("method", ["Adam", "AdaTerm", "At-Adam"])

@@ -8,6 +8,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 import torch
+from recorded import tried
 from torch.distributions import Normal
 from torch.nn.functional import softplus
 
@@ -154,16 +155,6 @@ def test_every_epoch_has_its_own_order_and_noise_whatever_the_method():
 
 def test_what_a_graph_is_tried_out_on_is_restored(monkeypatch):
     """As on a GPU, where a step runs a few times before it is recorded: all that it changes is named."""
-
-    def tried(step, changed):
-        before = [tensor.detach().clone() for tensor in changed]
-        for _ in range(3):
-            step()
-        with torch.no_grad():
-            for tensor, value in zip(changed, before, strict=True):
-                tensor.copy_(value)
-        return step
-
     for method in ("AdaTerm", "Adam", "RAdam", "At-Adam"):
         trials = replace(EXACT, horizons=(30,)).trials([method])
         wanted = EXACT.run(trials, "cpu", quiet)
