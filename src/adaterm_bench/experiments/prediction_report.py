@@ -70,7 +70,7 @@ def _stability(results: list[Result], horizons: list[int]) -> Table:
     rows = []
     for method in dict.fromkeys(it for horizon in horizons for it in by_method(results, horizon=horizon)):
         shown = [[_unstable(it.outcome["mses"]) for it in _of(results, horizon, method)] for horizon in horizons]
-        rows.append([method, *(f"{sum(runs)} of {len(runs)}" for runs in shown)])
+        rows.append([method, *(f"{sum(runs)} of {len(runs)}" if runs else "" for runs in shown)])
     note = (
         f"Runs that diverged, or whose validation error was at some check more than {JUMP:g} times the median of the "
         "checks before it. The paper saw signs of instability in AdaTerm2 with 30 steps."
