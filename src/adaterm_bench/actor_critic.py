@@ -5,7 +5,8 @@ after each episode, from batches out of a small replay. Where the paper is silen
 
 - The advantage is r + gamma V(s') - V(s), with a slow copy of the value network for V(s'). It is without V(s') after
   a termination, but not at a time limit, after which the task would go on. With `trace` above 0 it looks further ahead:
-  V-trace (Espeholt et al., 2018), which trusts old actions only as far as the policy would still take them.
+  V-trace (Espeholt et al., 2018), which trusts old actions only as far as the policy would still take them. Targets and
+  advantages are then made once, at the episode's end, by the value network as it is: there is no use for a slow copy.
 - The ratio of densities is taken against that with which the action was drawn. With the relative ratio
   rho / (rho / 2 + 1 / 2), its penalty is (C / 4) (rho - 1)^2 / (rho + 1), C = 4 |A| / (eps (2 - sign(A) eps)): at the
   edge of the range that eps allows, nothing more can be gained. A replay holds actions of policies long gone, and the
@@ -16,7 +17,8 @@ after each episode, from batches out of a small replay. Where the paper is silen
   scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, and keeps exploration from ending
   before anything better than standing still is found.
 
-Every tensor has a leading dimension of seeds, and every seed has its own optimizer, generator, replay and environment.
+Every tensor has a leading dimension of seeds (those of hidden layers: the policies', then the values'), and every seed
+has its own optimizer, generator, replay and environment.
 """
 
 from collections.abc import Callable, Sequence

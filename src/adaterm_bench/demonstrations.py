@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from adaterm_bench import environments
 from adaterm_bench.actor_critic import draw, head, normalised, split, trunk
-from adaterm_bench.data import DataError
+from adaterm_bench.data import DataError, fingerprint
 from adaterm_bench.environments import MissingSimulatorError
 from adaterm_bench.provenance import commit, versions
 from adaterm_bench.store import Store, write
@@ -25,6 +25,7 @@ from adaterm_bench.trial import canonical
 
 FILE, DESCRIPTION = "demonstrations.npy.gz", "demonstrations.json"
 VARIABLE = "ADATERM_DEMONSTRATIONS"
+COMMAND = "python -m adaterm_bench.demonstrations RESULTS --variant VARIANT --out DIR"
 TEACHERS, EACH, OF_AMATEUR = 3, 10, 3
 Array = NDArray[np.float32]
 
@@ -36,7 +37,8 @@ class Demonstrations(NamedTuple):
     states: Array
     actions: Array
     amateur: NDArray[np.bool_]
-    fingerprint: str  # by which anyone can see whether results are of the same data
+    policies: tuple[str, ...]  # what they are and how well they did, the amateur last
+    fingerprint: str
 
 
 class Policy:
@@ -112,12 +114,12 @@ def load(folder: Path) -> Demonstrations:
     """What was saved, if it is whole and finite."""
     for file in (folder / FILE, folder / DESCRIPTION):
         if not file.is_file():
-            command = "python -m adaterm_bench.demonstrations RESULTS --out DIR"
-            raise DataError(f"There is no {file}. Make it from the policies that `rl` has learnt: {command}")
+            raise DataError(f"There is no {file}. Make it from the policies that `rl` has learnt: {COMMAND}")
     file = folder / FILE
     try:
         about = json.loads((folder / DESCRIPTION).read_bytes())
         lengths = [(it["policy"], it["steps"]) for it in about["episodes"]]
+        told = _told(about["policies"], about["episodes"])
         states, checksum, task = int(about["states"]), about["file"]["sha256"], about["task"]
         rows = np.lib.format.read_array(io.BytesIO(gzip.decompress(file.read_bytes())))
     except (ValueError, TypeError, KeyError, EOFError, OSError, zlib.error) as error:
@@ -130,7 +132,20 @@ def load(folder: Path) -> Demonstrations:
     if hashlib.sha256(file.read_bytes()).hexdigest() != checksum:
         raise DataError(f"{file} does not have the SHA-256 that {DESCRIPTION} says, {checksum}. Make it again.")
     policies = np.repeat([policy for policy, _ in lengths], [length for _, length in lengths])
-    return Demonstrations(task, rows[:, :states], rows[:, states:], policies == max(policies), checksum[:16])
+    return Demonstrations(
+        task, rows[:, :states], rows[:, states:], policies == max(policies), told, fingerprint([rows])
+    )
+
+
+def _told(policies: Sequence[dict[str, Any]], episodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """What each policy is, and how it did where it was recorded."""
+    told = []
+    for number, policy in enumerate(policies):
+        own = [it for it in episodes if it["policy"] == number]
+        mean = sum(it["return"] for it in own) / len(own)
+        steps = sum(it["steps"] for it in own)
+        told.append(f"{policy['what']} (return {mean:.0f} in {len(own)} episodes of {steps} steps)")
+    return tuple(told)
 
 
 def synthetic(seed: int = 0) -> Demonstrations:
@@ -147,7 +162,8 @@ def synthetic(seed: int = 0) -> Demonstrations:
             state, _, terminated, truncated, _ = world.step(action)
             done = terminated or truncated
     table = np.stack(rows)
-    return Demonstrations("Swing", table[:, :2], table[:, 2:], np.array(amateur), f"synthetic {seed}")
+    told = ("a controller that does well", "one that pushes the wrong way")
+    return Demonstrations("Swing", table[:, :2], table[:, 2:], np.array(amateur), told, f"synthetic {seed}")
 
 
 def ranked(results: Path, task: str, variant: str) -> list[tuple[float, Path, str]]:
@@ -165,12 +181,17 @@ def ranked(results: Path, task: str, variant: str) -> list[tuple[float, Path, st
     return sorted(found, key=lambda it: -it[0])
 
 
+def _variants(results: Path, task: str) -> str:
+    kept = (it for it in Store(results).results("rl") if (results / "kept" / f"{it.trial.key}.npz").is_file())
+    return ", ".join(sorted({it.trial.condition["variant"] for it in kept if it.trial.condition["task"] == task}))
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Record the three best policies, and the worst, or the one that is named, as the amateur."""
     parser = argparse.ArgumentParser("python -m adaterm_bench.demonstrations", description=__doc__)
     parser.add_argument("results", type=Path, help="directory in which `adaterm-bench run rl` has left its results")
     parser.add_argument("--task", default="Ant", choices=list(environments.TASKS))
-    parser.add_argument("--variant", default="specified", help="of the algorithm; specified by default")
+    parser.add_argument("--variant", required=True, help="of the algorithm that the teachers are of")
     parser.add_argument(
         "--amateur-variant", metavar="VARIANT", help="that the amateur is of; else that of the teachers"
     )
@@ -186,21 +207,22 @@ def main(words: Sequence[str] | None = None) -> None:
             raise DataError(
                 f"{given.results} has not the policies of {given.task} that are needed: three teachers "
                 f"({given.variant}; there are {len(teachers)}) and an amateur ({amateurs}; there are {len(others)}). "
-                "Policies are kept by `adaterm-bench run rl` on this machine, not on Ray."
+                f"There are policies of {_variants(given.results, given.task) or 'none'}. "
+                "`adaterm-bench run rl` keeps policies on this machine, not on Ray."
             )
         named = [it for it in others if given.amateur in (None, it[1].stem)]
         if not named:
             keys = ", ".join(file.stem for _, file, _ in others)
             raise DataError(f"--amateur {given.amateur}: choose from the policies that are no teachers: {keys}")
         chosen = [*teachers, named[-1]]
-        for value, file, about in chosen:
-            print(f"{file.stem}: {about}: return {value:.0f} when it was tested")
         files = [file for _, file, _ in chosen]
         found = record(given.task, files, [EACH] * TEACHERS + [OF_AMATEUR], given.seed)
     except (DataError, MissingSimulatorError) as error:
         raise SystemExit(str(error)) from error
     about_them = [{"key": file.stem, "what": about, "return": round(value, 2)} for value, file, about in chosen]
     save(given.task, about_them, found, given.out, given.seed)
+    for told in _told(about_them, found["episodes"]):
+        print(told)
     print(f"{len(found['steps'])} steps of {len(found['episodes'])} episodes in {given.out / FILE}")
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaterm_bench import hexapod
-from adaterm_bench.data import DataError
+from adaterm_bench.data import DataError, fingerprint
 
 VARIABLE = "ADATERM_HEXAPOD"
 SIZE = 36  # numbers of a state: 18 measured angles, and the 18 that the servos are told next
@@ -87,4 +87,4 @@ def _standardised(*kinds: NDArray[np.floating]) -> Trajectories:
     std, mean = torch.std_mean(tensors[0], (0, 1))
     std = std.clamp_min(1e-6)  # of a number that never changes
     train, validation, test = ((it - mean) / std for it in tensors)
-    return Trajectories(train, validation, test, mean, std, hexapod.fingerprint(kinds))
+    return Trajectories(train, validation, test, mean, std, fingerprint(kinds))

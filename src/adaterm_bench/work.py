@@ -95,7 +95,7 @@ class Order:
 
 def attempt(batch: Batch, device: str, progress: Progress) -> Attempt:
     """Run a batch in this process; whatever it raises is part of what this returns."""
-    start = time.perf_counter()
+    start, resumed = time.perf_counter(), scratch.left(batch.out, batch.key)
     try:
         for source in batch.plugins:
             imported(source)
@@ -107,7 +107,9 @@ def attempt(batch: Batch, device: str, progress: Progress) -> Attempt:
             raise ValueError(f"{batch.name} gave {len(outcomes)} outcomes for {len(batch.trials)} trials")
         canonical(outcomes)  # raises here, and not in the coordinator, if it is not plain data
     except Exception:
-        return lost(batch, device, traceback.format_exc(), time.perf_counter() - start)
+        hint = f" (it went on from checkpoints/{batch.key}.pt; delete that to begin anew)" if resumed else ""
+        error = traceback.format_exc().rstrip() + hint
+        return lost(batch, device, error, time.perf_counter() - start)
     return Attempt(outcomes, provenance(device, batch.origin, time.perf_counter() - start))
 
 

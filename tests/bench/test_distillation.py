@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from adaterm_bench import demonstrations, scratch, store
-from adaterm_bench.data import DataError
+from adaterm_bench.data import DataError, fingerprint
 from adaterm_bench.experiments import distillation
 from adaterm_bench.experiments.distillation import Distillation, student, surprise
 from adaterm_bench.experiments.rl import Reinforcement
+from adaterm_bench.methods import optimizer_for
+from adaterm_bench.networks import initial
 from adaterm_bench.trial import Result
 
 FILE = demonstrations.FILE
@@ -27,7 +29,7 @@ def recorded(tmp_path_factory):
             settings.run([it for it in trials if it.method == method], "cpu", lambda fraction: None)
     files = [folder / "kept" / f"{it.key}.npz" for it in trials]
     found = demonstrations.record("Swing", files, [2, 2, 2, 1], 5)
-    demonstrations.save("Swing", [{"key": it.stem} for it in files], found, folder, 5)
+    demonstrations.save("Swing", [{"key": it.stem, "what": it.stem} for it in files], found, folder, 5)
     return folder, files, found
 
 
@@ -39,6 +41,10 @@ def test_what_is_recorded_can_be_loaded_and_repeats(recorded):
     assert loaded.actions.shape == (len(found["steps"]), 1)
     assert int(loaded.amateur.sum()) == found["episodes"][-1]["steps"]
     assert np.abs(loaded.actions).max() <= 1.0
+    assert [told.partition(" ")[0] for told in loaded.policies] == [it.stem for it in files]
+    assert f"in 1 episodes of {found['episodes'][-1]['steps']} steps" in loaded.policies[-1]
+    rows = np.concatenate([loaded.states, loaded.actions], 1)
+    assert loaded.fingerprint == fingerprint([rows])  # of the numbers, however they were compressed
     again = demonstrations.record("Swing", files, [2, 2, 2, 1], 5)
     np.testing.assert_array_equal(again["steps"], found["steps"])
 
@@ -89,12 +95,14 @@ def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
     trials = settings.trials(["Adam"])
     with scratch.using(str(tmp_path), "batch"):
         outcomes = settings.run(trials, "cpu", lambda fraction: None)
-    words = [str(tmp_path), "--task", "Swing", "--out", str(tmp_path / "data")]
-    for said, result in (("there are 0", None), ("choose from", list(zip(trials, outcomes, strict=True)))):
-        if result:
-            store.Store(tmp_path).add(trials, outcomes, {})
-        with pytest.raises(SystemExit, match=said):
-            demonstrations.main([*words, *(["--amateur", "nobody"] if result else [])])
+    words = [str(tmp_path), "--task", "Swing", "--out", str(tmp_path / "data"), "--variant", "specified"]
+    with pytest.raises(SystemExit, match=r"there are 0\).*policies of none"):
+        demonstrations.main(words)
+    store.Store(tmp_path).add(trials, outcomes, {})
+    with pytest.raises(SystemExit, match=r"there are 0\).*policies of specified"):
+        demonstrations.main([*words[:-1], "tuned"])
+    with pytest.raises(SystemExit, match="choose from"):
+        demonstrations.main([*words, "--amateur", "nobody"])
     demonstrations.main(words)
     order = sorted(range(5), key=lambda place: -outcomes[place]["return"])
     about = json.loads((tmp_path / "data" / demonstrations.DESCRIPTION).read_text())
@@ -136,6 +144,7 @@ def test_students_learn_and_are_tested():
             if (method, amateur) == ("Adam", "without"):
                 assert min(it["return"] for it in outcomes) > 25.0  # who does nothing has far less
     section = experiment.section(results)
+    assert "The amateur: one that pushes the wrong way." in section.text
     assert any(it.title == "With the amateur: return" for it in section.tables)
     assert {it.text for it in section.claims} == {
         f"{name} the amateur, AdaTerm's students have a higher return than those of Adam."
@@ -143,6 +152,34 @@ def test_students_learn_and_are_tested():
     }
     for figure in section.figures:
         figure.draw()
+
+
+@pytest.mark.parametrize("method", ["Adam", "RAdam", "AdaTerm"])
+def test_students_are_those_of_a_plain_loop(method):
+    """Every sample once an epoch in a drawn order, a Gaussian's likelihood, and the optimizer's own weight decay."""
+    experiment = Distillation(
+        source="synthetic", epochs=2, test_episodes=1, seeds=1, amateur=("with",), weight_decay=0.05, lr=1e-2
+    )
+    (found,) = experiment.run(experiment.trials([method]), "cpu", lambda fraction: None)
+    data = demonstrations.synthetic()
+    states = torch.from_numpy(((data.states - data.states.mean(0)) / data.states.std(0)).astype(np.float32))
+    params = [it[0].detach().clone().requires_grad_() for it in initial([0], (2, 32, 32, 2), torch.float32, "cpu")]
+    optimizer = optimizer_for(method, params, 1e-2)
+    optimizer.param_groups[0]["weight_decay"] = 0.05
+    generator, losses = torch.Generator().manual_seed(0), []
+    for _ in range(2):
+        order, total = torch.randperm(len(states), generator=generator), []
+        for batch in order.split(32)[: len(states) // 32]:
+            hidden = torch.tanh(torch.tanh(states[batch] @ params[0] + params[1]) @ params[2] + params[3])
+            mean, std = (hidden @ params[4] + params[5]).chunk(2, -1)
+            policy = torch.distributions.Normal(mean, torch.nn.functional.softplus(std) + 1e-3)
+            loss = -policy.log_prob(torch.from_numpy(data.actions)[batch]).sum(-1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total.append(loss.item())
+        losses.append(np.mean(total))
+    assert found["losses"] == pytest.approx(losses, rel=1e-3)
 
 
 def test_students_side_by_side_are_those_alone():
@@ -169,6 +206,8 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch):
             experiment.run(trials, "cpu", interrupt)
         assert len(scratch.saved()["losses"]) == 2
         assert experiment.run(trials, "cpu", lambda fraction: None) == whole
+        assert len(scratch.saved()["losses"]) == 4  # of whom only tests were left, if it had been killed in them
+        assert experiment.run(trials, "cpu", lambda fraction: None) == whole
 
 
 def test_other_demonstrations_do_not_go_with_the_results_there_are(recorded, tmp_path, monkeypatch):
@@ -192,5 +231,5 @@ def test_too_few_steps_for_a_batch_are_refused():
 
 def test_without_demonstrations_it_says_how_to_make_them(monkeypatch):
     monkeypatch.delenv(demonstrations.VARIABLE, raising=False)
-    with pytest.raises(DataError, match=r"python -m adaterm_bench.demonstrations RESULTS --out DIR"):
+    with pytest.raises(DataError, match=r"python -m adaterm_bench.demonstrations RESULTS --variant"):
         Distillation().prepare()

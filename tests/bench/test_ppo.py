@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from adaterm_bench import scratch
-from adaterm_bench.experiments import ppo
+from adaterm_bench.experiments import ppo, ppo_report
 from adaterm_bench.experiments.ppo import Ppo
 from adaterm_bench.trial import Result
 
@@ -45,6 +45,26 @@ def test_an_agent_that_is_not_finite_has_no_return(monkeypatch):
     experiment = Ppo(**SETTINGS, clipping=("clipped",))
     (outcome,) = experiment.run(experiment.trials(["AdaTerm"]), "cpu", lambda fraction: None)
     assert np.isnan(outcome["return"])
+
+
+def test_a_curve_ends_where_the_agent_diverged():
+    trial, ends = Ppo(**SETTINGS).trials(["Adam"])[0], np.array([150.0, 250.0, 350.0])
+    episodes = [[100, 5.0], [200, 7.0]]
+    curves = [
+        ppo_report._curve(Result(trial, {"episodes": given, "return": value}, {}), ends)
+        for given, value in ((episodes, 6.0), (episodes, np.nan), ([], np.nan))
+    ]
+    np.testing.assert_array_equal(curves, [[5.0, 6.0, 6.0], [5.0, np.nan, np.nan], [np.nan] * 3])
+
+
+def test_the_arms_are_sb3s_clipping_and_none_and_its_adam():
+    experiment = Ppo(**SETTINGS)
+    agents = {
+        (it.method, it.condition["clipping"]): experiment._agent(it)[0] for it in experiment.trials(["Adam", "AdaTerm"])
+    }
+    assert {arm[1]: it.max_grad_norm for arm, it in agents.items()} == {"clipped": 0.5, "not clipped": np.inf}
+    assert agents["Adam", "clipped"].policy.optimizer.defaults["eps"] == 1e-5
+    assert type(agents["AdaTerm", "clipped"].policy.optimizer).__name__ == "AdaTerm"
 
 
 def test_tasks_that_are_not_gymnasiums_are_refused():

@@ -1,7 +1,10 @@
 """The actor-critic: its distribution, its surrogate, its memory, that it learns, and that it can be interrupted."""
 
+import signal
+import subprocess
 import sys
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -276,6 +279,27 @@ def test_the_report_has_tables_curves_and_claims():
     assert results[0].outcome["checked"] == [2, 4]
     section = settings.section(results)
     assert [row[:2] for row in section.tables[0].rows] == [["Adam", "2"], ["AdaTerm", "2"]]
+    published = [
+        Result(replace(it.trial, method=name), it.outcome, {})
+        for it in results[:2]
+        for name in ("t-Adam (as published)", "At-Adam (as published)")
+    ]
+    on_ant = [
+        Result(replace(it.trial, condition={**it.trial.condition, "task": "Ant"}), it.outcome, {})
+        for it in [*results, *published]
+    ]
+    assert [it.text.split("is ")[1] for it in settings.section(on_ant).claims] == [
+        "above Adam's.",
+        "below t-Adam (as published)'s.",
+        "below At-Adam (as published)'s.",
+    ]
+    gone = {"return": np.nan, "returns": [np.nan] * 4, "checks": [np.nan] * 2}
+    lost = [Result(results[0].trial, {**results[0].outcome, **gone}, {}), *results[1:]]
+    row = settings.section(lost).tables[0].rows[0]
+    assert "1 diverged" in row[2]
+    assert [float(it.replace("\N{MINUS SIGN}", "-")) for it in row[-2:]] == pytest.approx(
+        [np.mean(results[1].outcome["returns"]), max(results[1].outcome["checks"])], rel=0.01
+    )
     speed = section.tables[-1]
     assert (speed.title, [len(row) for row in speed.rows]) == ("Speed", [len(speed.columns)])
     for figure in section.figures:
@@ -370,6 +394,77 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, va
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+KILLED = """
+import json, os, signal, sys
+from adaterm_bench import scratch
+from adaterm_bench.experiments import rl
+rl.EVERY = 0.0
+end, out = float(sys.argv[1]), sys.argv[2]
+settings = rl.Reinforcement(
+    tasks=("Ant",), variants=("tuned",), episodes=5, checks=1, test_episodes=1, batches=4, hidden=(16,), seeds=2
+)
+def progress(fraction):
+    if fraction > end:
+        os.kill(os.getpid(), signal.SIGKILL)
+with scratch.using(out, "batch"):
+    found = settings.run(settings.trials(["AdaTerm"]), "cpu", progress)
+print(json.dumps([[it["returns"], it["test_returns"], it["steps"]] for it in found]))
+"""
+
+
+def test_what_is_killed_goes_on_in_another_process(tmp_path):
+    pytest.importorskip("pybullet_envs_gymnasium", reason="no simulator")
+
+    def run(end, out):
+        command = [sys.executable, "-W", "ignore", "-c", KILLED, str(end), str(tmp_path / out)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    assert run(0.5, "killed").returncode == -signal.SIGKILL
+    resumed, whole = run(2.0, "killed"), run(2.0, "whole")
+    assert (resumed.returncode, whole.returncode) == (0, 0), resumed.stderr + whole.stderr
+    assert resumed.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("task", ["Swing", "Hopper"])
+def test_tests_leave_what_is_learnt_alone(task):
+    if task == "Hopper":
+        pytest.importorskip("pybullet_envs_gymnasium", reason="no simulator")
+    found = [
+        Reinforcement(tasks=(task,), episodes=4, checks=checks, batches=4, hidden=(8,), seeds=1, test_episodes=1)
+        for checks in (1, 4)
+    ]
+    few, many = (it.run(it.trials(["Adam"]), "cpu", lambda fraction: None)[0] for it in found)
+    assert few["returns"] == many["returns"]
+    assert few["test_returns"] == many["test_returns"]
+
+
+def test_actions_are_clipped_for_the_environment_alone():
+    class Watched(environments.Swing):
+        seen: ClassVar[list[float]] = []
+
+        def step(self, action):
+            self.seen.append(float(action[0]))
+            return super().step(action)
+
+    found = learner(seeds=(0,))
+    with torch.no_grad():
+        found.policy_head[1][0, ..., 1] += 3.0  # a wide scale
+    episode(found, [Watched()], [0], explore=True)
+    drawn = found.replay.fields["action"][0, : found.replay.count[0], 0]
+    assert np.abs(drawn).max() > 1.0
+    np.testing.assert_array_equal(Watched.seen, np.clip(drawn, -1.0, 1.0))
+
+
+def test_the_specified_variant_is_that_of_the_paper_and_our_page():
+    wanted = {"lr": 1e-4, "gamma": 0.99, "replay": 10_000, "batch_size": 32, "epsilon": 0.2, "follow": 0.005}
+    for condition in Reinforcement().conditions():
+        choices = condition["choices"]
+        assert wanted.items() <= choices.items()
+        assert (choices["batches"], tuple(choices["hidden"])) == (128, (100,) * 5)
+        assert not any(choices[it] for it in ("trace", "anchored", "bounded", "entropy", "decay", "normalise"))
+    assert Reinforcement().episodes == 2000
+
+
 def test_a_broken_checkpoint_counts_as_none(tmp_path):
     with scratch.using(str(tmp_path), "batch"):
         scratch.save({"returns": [1.0]})
@@ -377,7 +472,9 @@ def test_a_broken_checkpoint_counts_as_none(tmp_path):
         assert scratch.saved() is None
 
 
-@pytest.mark.parametrize(("missing", "task"), [("gymnasium", "Hopper"), ("mujoco", "Ant (MuJoCo)")])
+@pytest.mark.parametrize(
+    ("missing", "task"), [("gymnasium", "Hopper"), ("mujoco", "Ant (MuJoCo)"), ("pybullet_envs_gymnasium", "Ant")]
+)
 def test_a_missing_simulator_is_named(monkeypatch, missing, task):
     if missing != "gymnasium":
         pytest.importorskip("gymnasium", reason="gymnasium is not installed")

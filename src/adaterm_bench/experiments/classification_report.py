@@ -6,7 +6,7 @@ import numpy as np
 
 from adaterm import PAPER
 from adaterm_bench import figures
-from adaterm_bench.comparison import HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
+from adaterm_bench.comparison import CLAIMED, HOW, OURS, by_method, in_pairs, middle_text, shared, spread_text
 from adaterm_bench.experiment import looks
 from adaterm_bench.published import AS_PUBLISHED, PUBLISHED, published
 from adaterm_bench.report import Claim, Figure, Section, Table, number
@@ -91,7 +91,7 @@ def _spread(results: list[Result], labels: str) -> Figure:
 
 
 def _claims(results: list[Result], labels: str) -> list[Claim]:
-    rivals = ("Adam", "AdamW (clipped)") if labels == "human" else RIVALS
+    rivals = ("Adam", "AdamW (clipped)") if labels == "human" else CLAIMED
     pairs = [(OURS, rival) for rival in rivals]
     pairs += [("Large init", OURS)] if labels != "human" else []
     claims = []

@@ -88,6 +88,7 @@ class Distillation(Experiment):
                 "test_returns": returns[:, place].tolist(),
                 "losses": losses[:, place].tolist(),
                 "steps": int(chosen.sum()),
+                "policies": list(data.policies),
                 "data": data.fingerprint,
             }
             for place in range(len(trials))
@@ -100,7 +101,7 @@ class Distillation(Experiment):
         if not named:
             raise DataError(
                 f"Where are the demonstrations? Give --data DIR or set {VARIABLE}. They are made from what `rl` has "
-                "learnt: python -m adaterm_bench.demonstrations RESULTS --out DIR"
+                f"learnt: {demonstrations.COMMAND}"
             )
         return demonstrations.load(Path(named).expanduser())
 
@@ -143,7 +144,7 @@ class Distillation(Experiment):
                     repeated()
             losses.append((total / steps).cpu())
             progress(LEARNING * (epoch + 1) / self.epochs)
-            if time.monotonic() - last > EVERY:
+            if time.monotonic() - last > EVERY or epoch + 1 == self.epochs:  # tests take minutes too
                 last = time.monotonic()
                 tensors = [it.detach().cpu() for it in (*params, *tested.state())]
                 scratch.save({"tensors": tensors, "draws": [it.get_state() for it in draws], "losses": losses})

@@ -3,7 +3,7 @@
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
+from adaterm_bench.comparison import CLAIMED, HOW, OURS, by_method, in_pairs, middle_text, shared, spread_text
 from adaterm_bench.data import DataError
 from adaterm_bench.published import AS_PUBLISHED, published
 from adaterm_bench.report import Claim, Figure, Section, Table
@@ -18,12 +18,14 @@ def section(results: list[Result]) -> Section:
     data = sorted({it.outcome["data"] for it in results})
     if len(data) > 1:
         raise DataError(f"these results are of different demonstrations ({', '.join(data)}): keep them apart")
+    *teachers, amateur = results[0].outcome["policies"]
     cases = [it for it in COLUMNS if any(result.trial.condition["amateur"] == it for result in results)]
     return Section(
         "Policy distillation",
         "Small networks learn what three teachers do, without and with an amateur among them, and are then tested in "
         "the teachers' task. The teachers are ours, so that the order of methods can be compared with the paper's, and "
-        f"returns cannot. The demonstrations' fingerprint is {data[0]}.",
+        f"returns cannot. The teachers: {'; '.join(teachers)}. The amateur: {amateur}. The demonstrations' fingerprint "
+        f"is {data[0]}.",
         tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))],
         figures=[_figure(results, case) for case in cases],
         claims=[claim for case in cases for claim in _claims(results, case)],
@@ -64,7 +66,7 @@ def _figure(results: list[Result], case: str) -> Figure:
 
 def _claims(results: list[Result], case: str) -> list[Claim]:
     claims = []
-    for rival in RIVALS:
+    for rival in CLAIMED:
         ours, own = shared(results, "return", OURS, rival, amateur=case)
         if len(ours):
             found = paired_difference(ours, own, mean, better="higher")

@@ -1,5 +1,7 @@
 """What the report shows of Stable-Baselines3's PPO."""
 
+from math import inf, isfinite, nan
+
 import numpy as np
 
 from adaterm_bench import figures
@@ -62,7 +64,12 @@ def _curves(task: str, arms: dict[str, list[Result]]) -> Figure:
 
 
 def _curve(result: Result, ends: np.ndarray) -> list[float]:
-    """The mean return of the last twenty episodes before each point; that of the first where there was none."""
+    """The mean return of the last twenty episodes before each point, or of the first; none after an agent diverged."""
     found = np.array(result.outcome["episodes"], dtype=np.float64).reshape(-1, 2)
+    until = found[-1, 0] if len(found) else -inf
     counts = np.maximum(np.searchsorted(found[:, 0], ends, "right"), 1)
-    return [float(found[max(0, count - 20) : count, 1].mean()) if len(found) else 0.0 for count in counts]
+    lost = (ends > until) & (not len(found) or not isfinite(result.outcome["return"]))
+    return [
+        nan if gone else float(found[max(0, count - 20) : count, 1].mean())
+        for gone, count in zip(lost, counts, strict=True)
+    ]

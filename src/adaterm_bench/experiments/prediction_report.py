@@ -8,7 +8,7 @@ import numpy as np
 
 from adaterm import PAPER
 from adaterm_bench import figures
-from adaterm_bench.comparison import HOW, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
+from adaterm_bench.comparison import CLAIMED, HOW, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
 from adaterm_bench.data import DataError
 from adaterm_bench.published import AS_PUBLISHED, published
 from adaterm_bench.report import Claim, Figure, Section, Table, number
@@ -88,7 +88,7 @@ def _claims(results: list[Result], horizon: int) -> list[Claim]:
     """AdaTerm against its rivals, and AdaTerm2 against it; each pair on the seeds that both have."""
     start = f"With {_steps(horizon)}, AdaTerm's error is"
     pairs = []
-    for rival in RIVALS:
+    for rival in CLAIMED:
         if horizon == 1:
             pairs.append((f"{start} above that of {rival}.", "AdaTerm", rival))
         else:

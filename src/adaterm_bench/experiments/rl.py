@@ -117,6 +117,7 @@ class Reinforcement(Experiment):
                     "episodes": self.episodes - before,
                     "steps": int(learner.replay.count[place] - steps_before[place]),
                     "seconds": round(busy / len(trials), 3),
+                    "together": len(trials),
                 },
             }
             for place in range(len(trials))

@@ -1,6 +1,6 @@
 """Trajectories of a hexapod that walks in a simulation, for long-term prediction."""
 
-from adaterm_bench.hexapod.dataset import Dataset, fingerprint, generate, load, save, states
+from adaterm_bench.hexapod.dataset import Dataset, generate, load, save, states
 from adaterm_bench.hexapod.simulation import MissingError, Recording
 
-__all__ = ["Dataset", "MissingError", "Recording", "fingerprint", "generate", "load", "save", "states"]
+__all__ = ["Dataset", "MissingError", "Recording", "generate", "load", "save", "states"]

@@ -8,14 +8,14 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaterm_bench.data import DataError
+from adaterm_bench.data import DataError, fingerprint
 from adaterm_bench.hexapod.gait import RANGES, draw
 from adaterm_bench.hexapod.robot import TIMESTEP
 from adaterm_bench.hexapod.simulation import COLUMNS, NOISE, RATE, SETTLING, STEPS, TICK, Recording, simulate
@@ -73,12 +73,6 @@ def save(dataset: Dataset, folder: Path, seed: int) -> None:
 def states(dataset: Dataset) -> list[NDArray[np.float32]]:
     """What is predicted, of each kind: the angles as measured, and those that the servos are told next."""
     return [np.concatenate([kind.angles, kind.references], 2) for kind in dataset]
-
-
-def fingerprint(kinds: Sequence[NDArray[Any]]) -> str:
-    """By which anyone can see whether results are of the same states."""
-    content = b"".join(np.ascontiguousarray(kind).tobytes() for kind in kinds)
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def load(folder: Path) -> Dataset:
