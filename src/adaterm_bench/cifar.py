@@ -55,12 +55,13 @@ def human_labels(path: Path) -> Tensor:
     if file is None:
         raise DataError(
             f"{path} has no labels of CIFAR-100N. Put CIFAR-100_human.pt there, from {HUMAN_SITE}, "
-            "or cifar100n_fine.npy: its 50,000 noisy fine labels as an array."
+            "or cifar100n_fine.npy: its 50,000 noisy fine labels as an array. Without it: --labels '0 %,10 %'."
         )
     try:
         found = np.asarray(np.load(file) if file.suffix == ".npy" else _of_torch(file))
     except Exception as error:
-        raise DataError(f"{file} cannot be read: {error}. Get it again from {HUMAN_SITE}") from error
+        reason = str(error) if isinstance(error, KeyError | ValueError | EOFError) else type(error).__name__
+        raise DataError(f"{file} cannot be read ({reason}). Get it again from {HUMAN_SITE}") from error
     if found.shape != (ROWS["train.bin"],) or found.dtype.kind not in "iuf":
         raise DataError(
             f"{file} has the shape {found.shape} and type {found.dtype}, not {(ROWS['train.bin'],)} and integers: "

@@ -218,6 +218,8 @@ def _pool(arguments: argparse.Namespace) -> Pool:
         raise UsageError(f"--workers {arguments.workers}: this must be 0, for none but this process, or more")
     if arguments.retries < 0:
         raise UsageError(f"--retries {arguments.retries}: this must be 0 or more")
+    if not arguments.minutes >= 0.0:
+        raise UsageError(f"--minutes {arguments.minutes}: this must be 0 or more")
     devices = arguments.device.split(",")
     on_gpu = devices[0].startswith("cuda")
     workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.cores()

@@ -75,7 +75,7 @@ def middle_text(values: Values, better: Better = "lower") -> str:
 def spread_text(spread: Spread) -> str:
     """Mean and standard deviation of what finished, and how much did not."""
     lost = f", {spread.diverged} diverged" if spread.diverged else ""
-    return (number(spread.mean) if spread.seeds < 2 else plus_minus(spread.mean, spread.std)) + lost
+    return (number(spread.mean, 4) if spread.seeds < 2 else plus_minus(spread.mean, spread.std)) + lost
 
 
 def _shown(interval: Interval, values: Values) -> str:

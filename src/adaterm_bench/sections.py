@@ -1,8 +1,9 @@
 """What the experiments show of the results in a directory."""
 
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
+from adaterm_bench.experiment import Experiment
 from adaterm_bench.flags import restored
 from adaterm_bench.registry import in_source, place
 from adaterm_bench.report import Section
@@ -46,10 +47,26 @@ def sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], list[str
             continue
         missing = len(keys) - len(own)
         partly = f" {len(own)} of {len(keys)} planned trials are done." if missing else ""
-        section = replace(section, title=f"{section.title} ({widest['label']})", text=section.text + partly)
+        text = section.text + _changed(experiment) + partly
+        section = replace(section, title=f"{section.title} ({widest['label']})", text=text)
         found.append((section, current, widest["experiment"]))
     found.sort(key=lambda it: place(it[2]))
     return [(section, own) for section, own, _ in found], complaints
+
+
+def _changed(experiment: Experiment) -> str:
+    """A sentence on the settings that are not the defaults, most of which are the paper's; nothing if all are."""
+    defaults = {it.name: it.default for it in fields(experiment) if it.default is not MISSING}
+    changed = [
+        f"{name.replace('_', ' ')} {_plain(value)} ({_plain(defaults[name])})"
+        for name, value in experiment.decisive().items()
+        if name in defaults and canonical(value) != canonical(defaults[name])
+    ]
+    return f" Not the usual settings, which are in brackets: {', '.join(changed)}." if changed else ""
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def _words(error: Exception) -> str:

@@ -208,8 +208,16 @@ def test_it_learns_what_can_be_learnt():
 
 def test_a_file_of_torch_without_the_labels(published):
     torch.save({"clean_label": np.arange(20)}, published / "CIFAR-100_human.pt")
-    with pytest.raises(DataError, match="cannot be read: it has no noisy_label"):
+    with pytest.raises(DataError, match=r"cannot be read \(it has no noisy_label\)"):
         cifar.human_labels(published)
+
+
+def test_a_broken_file_of_torch_is_refused_in_one_line(published):
+    (published / "CIFAR-100_human.pt").write_bytes(b"not a file of torch")
+    with pytest.raises(DataError, match="cannot be read") as raised:
+        cifar.human_labels(published)
+    assert len(str(raised.value).splitlines()) == 1
+    assert "weights_only" not in str(raised.value)
 
 
 @pytest.mark.parametrize("method", ["Adam", "AdaTerm", "At-Adam"])

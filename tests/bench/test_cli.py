@@ -160,9 +160,10 @@ def test_the_report_has_a_section_for_every_setting(run, tmp_path, monkeypatch):
     monkeypatch.setattr("adaterm_bench.report.write", write, raising=False)
     code, text = run("report", "out")
     assert (code, text) == (0, "out/report/report.md\n")
+    changed = "Not the usual settings, which are in brackets: level 3.0 (1.0)."
     assert [(it.title, it.text) for it in written] == [
         ("Nothing in particular (quick)", "3 results at level 1.0, widths (1, 2)"),
-        ("Nothing in particular (quick, level=3.0)", "3 results at level 3.0, widths (1, 2)"),
+        ("Nothing in particular (quick, level=3.0)", "3 results at level 3.0, widths (1, 2) " + changed),
     ]
 
 
@@ -274,6 +275,7 @@ def test_an_own_file_that_is_wrong_is_named_without_a_traceback_of_ours(
         (["--lr", "nan"], "lr=nan"),
         (["--device", "nonsense"], "--device nonsense cannot be used"),
         (["--retries", "-1"], "--retries -1"),
+        (["--minutes", "-1"], "--minutes -1"),
         (["--noises", ""], "has no trials"),
     ],
 )
@@ -321,6 +323,7 @@ def test_the_report_shows_what_it_can(run, tmp_path):
     page = (tmp_path / "out/report/report.md").read_text()
     assert code == 0
     assert "Not shown, for want of trials that the others have: RAdam, t-Adam" in page
+    assert "Not the usual settings, which are in brackets: samples 300 (40000)" in page
     (tmp_path / "gone.py").write_text(WHOLE_FILE)
     assert run("run", tmp_path / "gone.py", *arguments)[0] == 0
     (tmp_path / "gone.py").write_text(WHOLE_FILE.replace('Section("Own", "")', "1 / 0"))
