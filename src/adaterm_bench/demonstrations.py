@@ -122,7 +122,7 @@ def load(folder: Path) -> Demonstrations:
         told = _told(about["policies"], about["episodes"])
         states, checksum, task = int(about["states"]), about["file"]["sha256"], about["task"]
         rows = np.lib.format.read_array(io.BytesIO(gzip.decompress(file.read_bytes())))
-    except (ValueError, TypeError, KeyError, EOFError, OSError, zlib.error) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"{folder}: {FILE} and {DESCRIPTION} cannot be read ({error}). Make them again.") from error
     if rows.ndim != 2 or len(rows) != sum(length for _, length in lengths) or rows.shape[1] <= states:
         raise DataError(f"{file} has the shape {rows.shape}, which does not go with {DESCRIPTION}. Make it again.")
