@@ -68,7 +68,10 @@ class Section:
 
 
 def write(sections: list[Section], results: list[Result], folder: Path) -> list[Path]:
-    """Writes `report.html`, which needs nothing else, and `report.md` with its figures; says what it wrote."""
+    """Writes `report.html`, which needs nothing else, and `report.md` with its figures, and says what it wrote.
+
+    Figures of an earlier report that are not in this one are removed.
+    """
     from adaterm_bench import html, markdown  # here, since an experiment needs a section's parts and no matplotlib
     from adaterm_bench.style import svg
 
@@ -86,6 +89,8 @@ def write(sections: list[Section], results: list[Result], folder: Path) -> list[
     }
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
+    for old in set((folder / "figures").glob("*.svg")) - pages.keys():
+        old.unlink()
     return list(pages)
 
 

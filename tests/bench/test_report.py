@@ -104,6 +104,16 @@ def folder(tmp_path_factory):
     return folder
 
 
+def test_figures_of_an_earlier_report_go(tmp_path):
+    (tmp_path / "figures").mkdir()
+    for name in ("old.svg", "mine.txt"):
+        (tmp_path / "figures" / name).write_text("")
+    written = write(sections(), results(), tmp_path)
+    assert {*(tmp_path / "figures").iterdir()} == {it for it in written if it.suffix == ".svg"} | {
+        tmp_path / "figures/mine.txt"
+    }
+
+
 class Page(HTMLParser):
     """What a browser would see of tags, ids and links, with every element closed in turn."""
 
