@@ -55,6 +55,7 @@ def _table(results: list[Result], case: Case) -> Table:
     rows = []
     for method, own in _of(results, case).items():
         values = np.array([it.outcome["return"] for it in own])
+        early = mean_std([np.mean(it.outcome["returns"][:SMOOTH]) for it in own])
         late = mean_std([np.mean(it.outcome["returns"][-SMOOTH:]) for it in own])
         best = mean_std([max(filter(isfinite, it.outcome["checks"]), default=nan) for it in own])
         rows.append(
@@ -64,15 +65,17 @@ def _table(results: list[Result], case: Case) -> Table:
                 spread_text(mean_std(values)),
                 published(COLUMNS.get(case[0], ""), method),
                 middle_text(values, "higher"),
+                number(early.mean),
                 number(late.mean),
                 number(best.mean),
             ]
         )
-    columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "while exploring", "best test"]
+    columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "at first", "at last", "best test"]
     note = (
         "Mean and standard deviation over seeds, the paper's over 24. The interquartile mean of fewer than four seeds "
-        f"is their mean. {HOW} While exploring: the mean of the last {SMOOTH} episodes of training. Best test: the "
-        f"highest of those while it learns, which flatters; the mean over seeds. {AS_PUBLISHED} "
+        f"is their mean. {HOW} At first and at last: means of {SMOOTH} episodes of training, in which it "
+        "explores; the first are nearly those of a random policy. Best test: the highest of those while it learns, "
+        f"which flatters; the mean over seeds. {AS_PUBLISHED} "
         f"The paper's algorithm was another in its details{'' if case[1] == 'specified' else ', and not tuned'}."
     )
     return Table(f"{_title(case)}: return", columns, rows, note)
