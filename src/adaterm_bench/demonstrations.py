@@ -25,7 +25,7 @@ from adaterm_bench.trial import canonical
 
 FILE, DESCRIPTION = "demonstrations.npy.gz", "demonstrations.json"
 VARIABLE = "ADATERM_DEMONSTRATIONS"
-COMMAND = "python -m adaterm_bench.demonstrations RESULTS --variant VARIANT --out DIR"
+COMMAND = "python -m adaterm_bench.demonstrations RESULTS --task TASK --variant VARIANT --out DIR"
 TEACHERS, EACH, OF_AMATEUR = 3, 10, 3
 Array = NDArray[np.float32]
 
@@ -177,7 +177,10 @@ def ranked(results: Path, task: str, variant: str) -> list[tuple[float, Path, st
             found.append((float(it.outcome["return"]), file, about))
             kinds.add(canonical([it.trial.version, it.trial.settings, it.trial.condition]))
     if len(kinds) > 1:
-        raise DataError(f"{results} has policies of {task} ({variant}) that were learnt with different settings.")
+        raise DataError(
+            f"{results} has policies of {task} ({variant}) that were learnt with different settings, such as a try and "
+            "the real run: give each its own --out when `rl` is run."
+        )
     return sorted(found, key=lambda it: -it[0])
 
 
@@ -200,26 +203,32 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(words)
     try:
+        if not given.results.is_dir():
+            raise DataError(f"There is no directory {given.results}.")
         amateurs = given.amateur_variant or given.variant
-        teachers = ranked(given.results, given.task, given.variant)[:TEACHERS]
+        good = ranked(given.results, given.task, given.variant)
+        teachers = good[:TEACHERS]
         others = [it for it in ranked(given.results, given.task, amateurs) if it not in teachers]
         if len(teachers) < TEACHERS or not others:
             raise DataError(
-                f"{given.results} has not the policies of {given.task} that are needed: three teachers "
-                f"({given.variant}; there are {len(teachers)}) and an amateur ({amateurs}; there are {len(others)}). "
-                f"There are policies of {_variants(given.results, given.task) or 'none'}. "
-                "`adaterm-bench run rl` keeps policies on this machine, not on Ray."
+                f"{given.results} lacks policies of {given.task}: it takes three teachers ({given.variant}; there are "
+                f"{len(good)}) and an amateur beside them ({amateurs}; there are {len(others)}). Variants that are "
+                f"there: {_variants(given.results, given.task) or 'none'}. `adaterm-bench run rl` keeps policies on "
+                "this machine, not on Ray."
             )
         named = [it for it in others if given.amateur in (None, it[1].stem)]
         if not named:
-            keys = ", ".join(file.stem for _, file, _ in others)
-            raise DataError(f"--amateur {given.amateur}: choose from the policies that are no teachers: {keys}")
+            keys = "\n".join(f"  {file.stem}: {about}, return {value:.0f}" for value, file, about in others)
+            raise DataError(f"--amateur {given.amateur}: choose from the policies that are no teachers:\n{keys}")
         chosen = [*teachers, named[-1]]
         files = [file for _, file, _ in chosen]
         found = record(given.task, files, [EACH] * TEACHERS + [OF_AMATEUR], given.seed)
     except (DataError, MissingSimulatorError) as error:
-        raise SystemExit(str(error)) from error
-    about_them = [{"key": file.stem, "what": about, "return": round(value, 2)} for value, file, about in chosen]
+        parser.exit(2, f"{error}\n")
+    about_them = [
+        {"key": file.stem, "what": about, "return_without_exploration": round(value, 2)}
+        for value, file, about in chosen
+    ]
     save(given.task, about_them, found, given.out, given.seed)
     for told in _told(about_them, found["episodes"]):
         print(told)

@@ -96,13 +96,11 @@ def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
     with scratch.using(str(tmp_path), "batch"):
         outcomes = settings.run(trials, "cpu", lambda fraction: None)
     words = [str(tmp_path), "--task", "Swing", "--out", str(tmp_path / "data"), "--variant", "specified"]
-    with pytest.raises(SystemExit, match=r"there are 0\).*policies of none"):
-        demonstrations.main(words)
+    _refused(words, capsys, "there are 0)", "Variants that are there: none")
+    _refused([str(tmp_path / "none"), *words[1:]], capsys, "There is no directory")
     store.Store(tmp_path).add(trials, outcomes, {})
-    with pytest.raises(SystemExit, match=r"there are 0\).*policies of specified"):
-        demonstrations.main([*words[:-1], "tuned"])
-    with pytest.raises(SystemExit, match="choose from"):
-        demonstrations.main([*words, "--amateur", "nobody"])
+    _refused([*words[:-1], "tuned"], capsys, "there are 0)", "Variants that are there: specified")
+    _refused([*words, "--amateur", "nobody"], capsys, "choose from", f"{trials[0].key}: Adam, specified, 1 episodes")
     demonstrations.main(words)
     order = sorted(range(5), key=lambda place: -outcomes[place]["return"])
     about = json.loads((tmp_path / "data" / demonstrations.DESCRIPTION).read_text())
@@ -119,8 +117,15 @@ def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
     other = Reinforcement(tasks=("Swing",), episodes=2, test_episodes=1, batches=2, hidden=(8,), seeds=1)
     with scratch.using(str(tmp_path), "other"):
         store.Store(tmp_path).add(other.trials(["Adam"]), other.run(other.trials(["Adam"]), "cpu", lambda _: None), {})
-    with pytest.raises(SystemExit, match="different settings"):
+    _refused(words, capsys, "different settings")
+
+
+def _refused(words, capsys, *says):
+    with pytest.raises(SystemExit) as raised:
         demonstrations.main(words)
+    assert raised.value.code == 2
+    told = capsys.readouterr().err
+    assert all(it in told for it in says), told
 
 
 def test_the_loss_is_that_of_a_gaussian():
@@ -231,5 +236,5 @@ def test_too_few_steps_for_a_batch_are_refused():
 
 def test_without_demonstrations_it_says_how_to_make_them(monkeypatch):
     monkeypatch.delenv(demonstrations.VARIABLE, raising=False)
-    with pytest.raises(DataError, match=r"python -m adaterm_bench.demonstrations RESULTS --variant"):
+    with pytest.raises(DataError, match=r"python -m adaterm_bench.demonstrations RESULTS --task"):
         Distillation().prepare()

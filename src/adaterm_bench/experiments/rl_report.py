@@ -44,7 +44,7 @@ def _case(result: Result) -> Case:
 
 
 def _title(case: Case) -> str:
-    return case[0] if case[1] == "specified" else f"{case[0]}, {case[1]}"
+    return f"{case[0]}, {case[1]}"
 
 
 def _of(results: list[Result], case: Case) -> dict[str, list[Result]]:
@@ -55,8 +55,8 @@ def _table(results: list[Result], case: Case) -> Table:
     rows = []
     for method, own in _of(results, case).items():
         values = np.array([it.outcome["return"] for it in own])
-        early = mean_std([np.mean(it.outcome["returns"][:SMOOTH]) for it in own])
-        late = mean_std([np.mean(it.outcome["returns"][-SMOOTH:]) for it in own])
+        early = mean_std([np.mean(it.outcome["returns"][: _width(it)]) for it in own])
+        late = mean_std([np.mean(it.outcome["returns"][-_width(it) :]) for it in own])
         best = mean_std([max(filter(isfinite, it.outcome["checks"]), default=nan) for it in own])
         rows.append(
             [
@@ -70,20 +70,27 @@ def _table(results: list[Result], case: Case) -> Table:
                 number(best.mean),
             ]
         )
-    columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "at first", "at last", "best test"]
+    theirs = "the paper's" if case[1] == "specified" else "the paper's, not tuned"
+    columns = ["method", "seeds", "ours", theirs, "interquartile mean", "at first", "at last", "best test"]
+    width = _width(results[0])
     note = (
         "Mean and standard deviation over seeds, the paper's over 24. The interquartile mean of fewer than four seeds "
-        f"is their mean. {HOW} At first and at last: means of {SMOOTH} episodes of training, in which it "
+        f"is their mean. {HOW} At first and at last: means of {width} episodes of training, in which it "
         "explores; the first are nearly those of a random policy. Best test: the highest of those while it learns, "
         f"which flatters; the mean over seeds. {AS_PUBLISHED} "
-        f"The paper's algorithm was another in its details{'' if case[1] == 'specified' else ', and not tuned'}."
+        "The paper's algorithm was another in its details."
     )
     return Table(f"{_title(case)}: return", columns, rows, note)
 
 
-def _smooth(returns: list[float]) -> list[float]:
-    width = min(SMOOTH, len(returns))
-    found: list[float] = np.convolve(returns, np.ones(width) / width, "valid").tolist()
+def _width(result: Result) -> int:
+    """The number of episodes to average over."""
+    return min(SMOOTH, max(1, len(result.outcome["returns"]) // 4))
+
+
+def _smooth(result: Result) -> list[float]:
+    width = _width(result)
+    found: list[float] = np.convolve(result.outcome["returns"], np.ones(width) / width, "valid").tolist()
     return found
 
 
@@ -102,17 +109,18 @@ def _speed(results: list[Result], cases: list[Case]) -> Table:
         if seconds > 0.0:
             trial = seconds / steps * float(np.mean([it.outcome["steps"] for it in own])) / 3600.0
             speeds = [number(steps / seconds), number(episodes * own[0].trial.settings["batches"] / seconds)]
-            rows.append([_title(case), *speeds, *(number(it * trial) for it in (1, TABLE, TABLE / HERE, 1))])
+            rows.append([_title(case), *speeds, *(number(it * trial) for it in (1, TABLE, TABLE / HERE))])
     columns = [
         *("task", "steps a second", "updates a second", "hours of a trial", "of 24 seeds of 6 methods"),
-        *(f"of these on {HERE} cores", f"on a Ray cluster of {TABLE}"),
+        f"of these on {HERE} cores",
     ]
     settings = results[0].trial.settings
     tests = settings["checks"] * settings["check_episodes"] + settings["test_episodes"]
     note = (
         f"Of one core, while it simulates and learns; the tests, {tests} episodes beside {settings['episodes']}, come "
-        "on top. Hours of 24 seeds of 6 methods are core hours. On a cluster each trial has its core (`--side-by-side "
-        "1`), and more cores are of no use. Trials that shared a core took less of it than those that ran alone."
+        "on top. Hours of 24 seeds of 6 methods are core hours. On a Ray cluster with a core for each trial "
+        f"(`--side-by-side 1`), {TABLE} in all, they take as long as one trial; more cores are of no use. Where trials "
+        "shared a core they took less of it than alone."
     )
     return Table("Speed", columns, rows, note)
 
@@ -130,13 +138,13 @@ def _tests(results: list[Result], case: Case) -> Figure:
 
 def _curves(results: list[Result], case: Case) -> Figure:
     own = _of(results, case)
-    values = {method: np.array([_smooth(it.outcome["returns"]) for it in of]) for method, of in own.items()}
+    values = {method: np.array([_smooth(it) for it in of]) for method, of in own.items()}
     points = next(iter(values.values())).shape[1]
     episodes = np.arange(points) + results[0].trial.settings["episodes"] - points + 1
     return Figure(
         f"{_title(case)}: episodes of training",
         lambda: figures.curves(episodes, values, "return", xlabel="episode", log=False, better="higher"),
-        f"Means over {SMOOTH} episodes of training. Lines: medians over seeds; bands: quartiles.",
+        f"Means over {_width(results[0])} episodes of training. Lines: medians over seeds; bands: quartiles.",
     )
 
 
