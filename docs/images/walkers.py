@@ -15,17 +15,17 @@ from adaterm_bench.demonstrations import Policy, ranked
 from adaterm_bench.style import style
 
 FRAMES, BEGIN, PIXELS = 7, 240, (420, 400)
-CAMERAS = {  # the steps between frames; what it looks at, beside and above the robot; its distance, yaw and pitch
-    "Hopper": (6, (0.0, 0.0, 0.6), (2.4, 0.0, -12.0)),
-    "Ant": (4, (0.35, 0.0, 0.2), (3.3, -20.0, -35.0)),
+CAMERAS = {  # the steps between frames; what it looks at, ahead of and above the robot; its distance, yaw and pitch
+    "Hopper": (6, (0.0, 0.6), (2.4, 0.0, -12.0)),
+    "Ant": (4, (0.35, 0.2), (3.3, -20.0, -35.0)),
 }
 
 
 def frame(world, task):
     """What a camera sees that stands beside the way."""
-    client, (_, aim, angles) = world.unwrapped._p, CAMERAS[task]
+    client, (_, (ahead, above), angles) = world.unwrapped._p, CAMERAS[task]
     x, y = world.unwrapped.robot.body_xyz[:2]
-    view = client.computeViewMatrixFromYawPitchRoll([x + aim[0], y + aim[1], aim[2]], *angles, 0.0, 2)
+    view = client.computeViewMatrixFromYawPitchRoll([x + ahead, y, above], *angles, 0.0, 2)
     lens = client.computeProjectionMatrixFOV(50.0, PIXELS[0] / PIXELS[1], 0.1, 100.0)
     _, _, pixels, _, _ = client.getCameraImage(*PIXELS, view, lens, renderer=client.ER_TINY_RENDERER)
     return np.reshape(pixels, (PIXELS[1], PIXELS[0], 4))[:, :, :3].astype(np.uint8)
