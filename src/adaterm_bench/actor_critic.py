@@ -153,6 +153,34 @@ class Replay:
         return np.stack([it.integers(0, end, (batches, size)) for it, end in zip(generators, filled, strict=True)])
 
 
+# --- what is learnt from it
+
+
+def normalised(states: Array, moments: NDArray[np.float64]) -> Array:
+    """Observations (seeds first) by running moments: count, mean and sum of squares of each seed."""
+    count, mean, squares = moments
+    scale = np.sqrt(np.maximum(squares / np.maximum(count, 1.0), 1e-4))
+    shape = (len(mean), *(1,) * (states.ndim - 2), -1)
+    found: Array = np.clip((states - mean.reshape(shape)) / scale.reshape(shape), -10.0, 10.0).astype(np.float32)
+    return found
+
+
+def summed_back(surprise: Array, carried: Array) -> Array:
+    """Each step's surprise and what the steps after it carry back; the newest step comes first."""
+    found = np.empty_like(surprise)
+    following = np.zeros_like(surprise[0])
+    for place in range(len(surprise)):
+        following = surprise[place] + carried[place] * following
+        found[place] = following
+    return found
+
+
+def surrogate(ratio: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
+    """What the policy maximises: the advantage at the ratio of densities, less the penalty on leaving 1."""
+    limit = 4.0 * advantage.abs() / (epsilon * (2.0 - advantage.sign() * epsilon))
+    return ratio * advantage - limit / 4.0 * (ratio - 1.0).square() / (ratio + 1.0)
+
+
 # --- the learner
 
 
@@ -321,31 +349,6 @@ class Learner:
         self.moments[...] = state["moments"].numpy()
         for generator, kept in zip(self.generators, state["generators"], strict=True):
             generator.bit_generator.state = kept
-
-
-def normalised(states: Array, moments: NDArray[np.float64]) -> Array:
-    """Observations (seeds first) by running moments: count, mean and sum of squares of each seed."""
-    count, mean, squares = moments
-    scale = np.sqrt(np.maximum(squares / np.maximum(count, 1.0), 1e-4))
-    shape = (len(mean), *(1,) * (states.ndim - 2), -1)
-    found: Array = np.clip((states - mean.reshape(shape)) / scale.reshape(shape), -10.0, 10.0).astype(np.float32)
-    return found
-
-
-def summed_back(surprise: Array, carried: Array) -> Array:
-    """Each step's surprise and what the steps after it carry back; the newest step comes first."""
-    found = np.empty_like(surprise)
-    following = np.zeros_like(surprise[0])
-    for place in range(len(surprise)):
-        following = surprise[place] + carried[place] * following
-        found[place] = following
-    return found
-
-
-def surrogate(ratio: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
-    """What the policy maximises: the advantage at the ratio of densities, less the penalty on leaving 1."""
-    limit = 4.0 * advantage.abs() / (epsilon * (2.0 - advantage.sign() * epsilon))
-    return ratio * advantage - limit / 4.0 * (ratio - 1.0).square() / (ratio + 1.0)
 
 
 # --- episodes

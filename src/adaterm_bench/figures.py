@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from adaterm_bench.intervals import Interval, Values
+from adaterm_bench.intervals import Interval, Values, too_few
 from adaterm_bench.statistics import Better, mean_std, quartiles
 from adaterm_bench.style import GRID, INK, look, style
 
 POINTS = 250  # as many as a line of this width can show
+CURVES = "Lines: medians over seeds; bands: quartiles, or thin lines for seeds that are too few for quartiles."
 TIME = LinearSegmentedColormap.from_list("time", ["#0072b2", "#cc79a7", "#d55e00"])  # seen on light and dark pages
 
 
@@ -53,14 +54,18 @@ def curves(
     log: bool = True,
     better: Better = "lower",
 ) -> Figure:
-    """Median and interquartile band of (seeds × steps) for each method, thinned to what can be seen."""
+    """Median and interquartile band of (seeds × steps) for each method, thinned to what can be seen.
+
+    Where seeds are too few for that, each has a thin line.
+    """
     along = np.asarray(steps, dtype=np.float64)
     kept = np.unique(np.linspace(0, along.size - 1, min(along.size, POINTS)).astype(int))
     shown = {method: np.atleast_2d(np.asarray(runs, dtype=np.float64))[:, kept] for method, runs in values.items()}
     with style():
         figure, axes = _plain(xlabel, ylabel, log and _positive(shown))
         bands = {method: quartiles(runs.T, better) for method, runs in shown.items()}
-        _bands(axes, along[kept], bands, better, markers=False)
+        few = {method: runs for method, runs in shown.items() if too_few(len(runs), 0.95)}
+        _bands(axes, along[kept], bands, better, markers=False, single=few)
     return figure
 
 
@@ -168,13 +173,23 @@ def _positive(values: Mapping[str, ArrayLike]) -> bool:
 
 
 def _bands(
-    axes: Axes, x: Values, bands: Mapping[str, tuple[Values, Values, Values]], better: Better, markers: bool
+    axes: Axes,
+    x: Values,
+    bands: Mapping[str, tuple[Values, Values, Values]],
+    better: Better,
+    markers: bool,
+    single: Mapping[str, Values] | None = None,
 ) -> None:
-    """Lines, bands and names; what is infinite is drawn at the edge, where limits are those of the finite values."""
+    """Lines, bands and names; what is infinite is drawn at the edge, where limits are those of the finite values.
+
+    Methods with single runs have these in place of a band.
+    """
     if not bands or not len(x):
         axes.text(0.5, 0.5, "no results", transform=axes.transAxes, ha="center")
         return
-    finite = np.concatenate([[it for it in np.ravel(band) if np.isfinite(it)] for band in bands.values()] or [[]])
+    single = single or {}
+    drawn = np.concatenate([*(np.ravel(it) for it in bands.values()), *(it.ravel() for it in single.values())])
+    finite = drawn[np.isfinite(drawn)]
     if finite.size:
         axes.update_datalim([(x[0], finite.min()), (x[-1], finite.max())])
     axes.margins(x=0.02, y=0.06)
@@ -190,7 +205,10 @@ def _bands(
         colour, dash, marker = look(method)
         low, middle, high = (np.clip(it, bottom, top) for it in band)
         lost = ~np.isfinite(band[1])
-        axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+        if method in single:
+            axes.plot(x, np.clip(single[method], bottom, top).T, color=colour, alpha=0.4, linewidth=0.7)
+        else:
+            axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
         line = np.where(lost, np.nan, middle)
         axes.plot(x, line, color=colour, linestyle=dash, marker=marker if markers else "", label=method)
         axes.plot(x[lost], middle[lost], "x", color=colour, markersize=6.0, clip_on=False)

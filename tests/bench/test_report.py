@@ -51,6 +51,9 @@ def pictures():
             [0.0, 0.001, 0.5, 1.0], noisy, "return", log=False, better="higher"
         ),
         "curves": lambda: figures.curves(np.arange(2_000), runs(10, 2_000), "loss"),
+        "curves of few seeds": lambda: figures.curves(
+            np.arange(9), {"Adam": [[1.0, nan, *[inf] * 7], range(9)]}, "loss"
+        ),
         "negative curves": lambda: figures.curves([0, 1], {"Adam": [-1.0, 2.0]}, "loss"),
         "bars": lambda: figures.bars_with_spread(flat, "loss"),
         "points": lambda: figures.bars_with_spread(flat, "loss", start=None),
@@ -112,6 +115,15 @@ def test_figures_of_an_earlier_report_go(tmp_path):
     assert {*(tmp_path / "figures").iterdir()} == {it for it in written if it.suffix == ".svg"} | {
         tmp_path / "figures/mine.txt"
     }
+
+
+def test_few_seeds_have_lines_of_their_own():
+    """Of six and more there are quartiles; those of three would hide one that fails."""
+    values = {"AdaTerm": np.ones((3, 9)), "Adam": np.arange(54.0).reshape(6, 9)}
+    axes = figures.curves(np.arange(9), values, "return", log=False, better="higher").axes[0]
+    colours = [it.get_color() for it in axes.lines if it.get_linewidth() < 1.0]
+    assert colours == [style.look("AdaTerm").colour] * 3
+    assert len(axes.collections) == 1  # Adam's band
 
 
 class Page(HTMLParser):

@@ -76,7 +76,7 @@ def _curves(results: list[Result], labels: str) -> Figure:
     return Figure(
         f"Learning curves, {NAMES[labels]}",
         lambda: figures.curves(epochs, values, "test accuracy, %", xlabel="epoch", log=False, better="higher"),
-        "Lines: medians over seeds; bands: quartiles. Of some methods only, so that lines can be told apart.",
+        f"{figures.CURVES} Of some methods only, so that lines can be told apart.",
     )
 
 

@@ -45,9 +45,14 @@ def _table(results: list[Result], case: str) -> Table:
     for method, own in by_method(results, amateur=case).items():
         values = np.array(_returns(own))
         theirs = published(COLUMNS[case], method)
-        rows.append([method, str(len(own)), spread_text(mean_std(values)), theirs, middle_text(values, "higher")])
-    note = f"Return of the students: mean and standard deviation over seeds, the paper's over 24. {HOW} {AS_PUBLISHED}"
-    columns = ["method", "seeds", "ours", "the paper's", "interquartile mean"]
+        loss = mean_std(np.array([it.outcome["losses"][-1] for it in own]))
+        spread, middle = spread_text(mean_std(values)), middle_text(values, "higher")
+        rows.append([method, str(len(own)), spread, theirs, middle, spread_text(loss)])
+    note = (
+        "Return of the students: mean and standard deviation over seeds, the paper's over 24. The loss is that of the "
+        f"last epoch, negative log-likelihood of the demonstrations: lower fits better. {HOW} {AS_PUBLISHED}"
+    )
+    columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "loss"]
     return Table(f"{_name(case)}: return", columns, rows, note)
 
 

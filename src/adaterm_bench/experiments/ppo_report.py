@@ -18,8 +18,9 @@ def section(results: list[Result]) -> Section:
     tasks = list(dict.fromkeys(it.trial.condition["task"] for it in results))
     return Section(
         "Stable-Baselines3's PPO",
-        "The same tasks with what many would use: PPO with its own settings, one optimizer or another, and with and "
-        "without clipping of gradients to a norm of 0.5. Returns are those of the final policy in test episodes.",
+        "Not in the paper: the same tasks with what many would use, PPO with its own settings, one optimizer or "
+        "another, and with and without clipping of gradients to a norm of 0.5. Returns are those of the final policy "
+        "in test episodes.",
         tables=[table for task in tasks for table in (_table(task, _arms(results, task)), *_pairs(results, task))],
         figures=[_curves(task, _arms(results, task)) for task in tasks],
     )
@@ -59,7 +60,7 @@ def _curves(task: str, arms: dict[str, list[Result]]) -> Figure:
     return Figure(
         f"{task}: learning curves",
         lambda: figures.curves(ends, values, "return", xlabel="step", log=False, better="higher"),
-        "Means of the last twenty training episodes. Lines: medians over seeds; bands: quartiles.",
+        f"Means of the last twenty training episodes. {figures.CURVES}",
     )
 
 

@@ -114,7 +114,7 @@ def _curves(results: list[Result], horizon: int) -> Figure:
     return Figure(
         f"Validation error of {_steps(horizon)}",
         lambda: figures.curves(epochs, shown, "mean square error", xlabel="epoch"),
-        "Lines: medians over seeds; bands: quartiles.",
+        figures.CURVES,
     )
 
 

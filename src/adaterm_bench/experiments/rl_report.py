@@ -132,7 +132,7 @@ def _tests(results: list[Result], case: Case) -> Figure:
     return Figure(
         f"{_title(case)}: tests while it learns",
         lambda: figures.curves(checked, values, "return", xlabel="episode", log=False, better="higher"),
-        "Without exploration. Lines: medians over seeds; bands: quartiles.",
+        f"Without exploration. {figures.CURVES}",
     )
 
 
@@ -144,7 +144,7 @@ def _curves(results: list[Result], case: Case) -> Figure:
     return Figure(
         f"{_title(case)}: episodes of training",
         lambda: figures.curves(episodes, values, "return", xlabel="episode", log=False, better="higher"),
-        f"Means over {_width(results[0])} episodes of training. Lines: medians over seeds; bands: quartiles.",
+        f"Means over {_width(results[0])} episodes of training. {figures.CURVES}",
     )
 
 
