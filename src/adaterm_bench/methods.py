@@ -43,6 +43,8 @@ def register(name: str, factory: Factory, elementwise: bool = False) -> None:
     """Add a method; `elementwise` if it treats every element alone, so that one optimizer can step all trials."""
     if name in PAPER or name in _REGISTERED:
         raise ValueError(f"there is a method {name!r} already")
+    if "," in name:
+        raise ValueError(f"the name {name!r} has a comma, which would end it in --methods: leave it out")
     _REGISTERED[name] = (factory, elementwise)
 
 

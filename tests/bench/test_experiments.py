@@ -115,5 +115,7 @@ def test_an_optimizer_of_ones_own(monkeypatch):
     assert ends[0] == pytest.approx(ends[1], rel=1e-12)
     with pytest.raises(ValueError, match="already"):
         methods.register("Adam", torch.optim.SGD)
+    with pytest.raises(ValueError, match="has a comma"):
+        methods.register("Adam (0.9, 0.9)", torch.optim.SGD)
     with pytest.raises(ValueError, match="choose from"):
         methods.stepper("nothing", [torch.zeros(1, 2)], 0.1)
