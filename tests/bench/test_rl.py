@@ -41,6 +41,13 @@ def test_the_report_has_tables_curves_and_claims():
         "below t-Adam (as published)'s.",
         "below At-Adam (as published)'s.",
     ]
+    traced = [
+        Result(replace(it.trial, condition={**it.trial.condition, "variant": "traced"}), it.outcome, {})
+        for it in results[:2]
+    ]
+    beside = settings.section([*traced, *results]).tables[-2]
+    assert beside.title == "Swing: variants of the algorithm"
+    assert [[row[0], bool(row[2])] for row in beside.rows] == [["specified", True], ["traced", False]]
     gone = {"return": np.nan, "returns": [np.nan] * 4, "checks": [np.nan] * 2}
     lost = [Result(results[0].trial, {**results[0].outcome, **gone}, {}), *results[1:]]
     row = settings.section(lost).tables[0].rows[0]

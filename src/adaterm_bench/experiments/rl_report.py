@@ -9,6 +9,7 @@ from adaterm_bench import figures
 from adaterm_bench.comparison import CLAIMED, HOW, OURS, RIVALS, by_method, in_pairs, middle_text, shared, spread_text
 from adaterm_bench.data import DataError
 from adaterm_bench.environments import TASKS
+from adaterm_bench.experiments.rl import VARIANTS
 from adaterm_bench.published import AS_PUBLISHED, PUBLISHED, published
 from adaterm_bench.report import Claim, Figure, Section, Table, number
 from adaterm_bench.statistics import mean, mean_std, paired_difference
@@ -23,7 +24,7 @@ Case = tuple[str, str]  # a task and a variant of the algorithm
 
 def section(results: list[Result]) -> Section:
     """Learning curves, returns beside the paper's, and its claims."""
-    cases = sorted({_case(it) for it in results}, key=lambda it: (list(TASKS).index(it[0]), it[1]))
+    cases = [it for task in TASKS for variant in VARIANTS if (it := (task, variant)) in set(map(_case, results))]
     for case in cases:
         if len({canonical(it.trial.condition["choices"]) for it in results if _case(it) == case}) > 1:
             raise DataError(f"these results of {_title(case)} are of variants that differ: keep them apart")
@@ -33,7 +34,7 @@ def section(results: list[Result]) -> Section:
         "Returns are those of the final policy in test episodes, without exploration. The first curves are of such "
         "tests while it learns, the others of the episodes that it learns from, in which it explores.",
         tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))]
-        + [_speed(results, cases)],
+        + [*_variants(results, cases), _speed(results, cases)],
         figures=[figure for case in cases for figure in (_tests(results, case), _curves(results, case))],
         claims=[claim for case in cases for claim in _claims(results, case)],
     )
@@ -81,6 +82,23 @@ def _table(results: list[Result], case: Case) -> Table:
         "The paper's algorithm was another in its details."
     )
     return Table(f"{_title(case)}: return", columns, rows, note)
+
+
+def _variants(results: list[Result], cases: list[Case]) -> list[Table]:
+    """A task's variants of the algorithm beside each other, where it has several."""
+    found = []
+    for task in dict.fromkeys(task for task, _ in cases):
+        own = {case[1]: _of(results, case) for case in cases if case[0] == task}
+        methods = list(dict.fromkeys(method for of in own.values() for method in of))
+        rows = [[variant, *(_mean_return(of.get(method, [])) for method in methods)] for variant, of in own.items()]
+        if len(own) > 1:
+            note = "Return of the final policy: mean and standard deviation over seeds."
+            found.append(Table(f"{task}: variants of the algorithm", ["variant", *methods], rows, note))
+    return found
+
+
+def _mean_return(own: list[Result]) -> str:
+    return spread_text(mean_std([it.outcome["return"] for it in own])) if own else ""
 
 
 def _width(result: Result) -> int:
