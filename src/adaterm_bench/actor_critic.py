@@ -10,8 +10,8 @@ after each episode, from batches out of a small replay. Where the paper is silen
 - The ratio of densities is taken against that with which the action was drawn. With the relative ratio
   rho / (rho / 2 + 1 / 2), its penalty is (C / 4) (rho - 1)^2 / (rho + 1), C = 4 |A| / (eps (2 - sign(A) eps)): at the
   edge of the range that eps allows, nothing more can be gained. A replay holds actions of policies long gone, and the
-  penalty draws the new one back to them. If `anchored` it is taken against the policy at the episode's end, so that old
-  steps only tell what is good, by V-trace's weight (the decoupled objective of Hilton et al., 2022).
+  penalty draws the new one back to them. If `anchored` the ratio is taken against the policy at the episode's end, and
+  old steps only tell what is good, with V-trace's weight (the decoupled objective of Hilton et al., 2022).
 - Actions are clipped to -1 and 1 for the environment alone; the policy's density is that of the action before. Nothing
   holds such a policy's scale: it can grow far beyond that range, or shrink until an update moves the location by many
   scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, and keeps exploration from ending

@@ -45,16 +45,22 @@ def shared(results: Sequence[Result], outcome: str, first: str, second: str, **f
 
 
 def in_pairs(
-    title: str, results: Sequence[Result], outcome: str, better: Better, scale: float = 1.0, **fixed: Any
+    title: str,
+    results: Sequence[Result],
+    outcome: str,
+    better: Better,
+    scale: float = 1.0,
+    than: str = OURS,
+    **fixed: Any,
 ) -> list[Table]:
-    """Every method beside AdaTerm in a condition, each over the seeds that both have, however many others have."""
-    pairs = {it: shared(results, outcome, it, OURS, **fixed) for it in by_method(results, **fixed) if it != OURS}
+    """Every method beside one in a condition, each over the seeds that both have, however many others have."""
+    pairs = {it: shared(results, outcome, it, than, **fixed) for it in by_method(results, **fixed) if it != than}
     rows = [
         [rival, str(len(ours)), *beside(scale * own, scale * ours, better)]
         for rival, (own, ours) in pairs.items()
         if len(ours)
     ]
-    columns = ["method", "seeds", "interquartile mean", "its difference from AdaTerm", "AdaTerm is better in"]
+    columns = ["method", "seeds", "interquartile mean", f"its difference from {than}", f"{than} is better in"]
     note = f"Over the seeds that both have; {better} is better. {HOW}"
     return [Table(title, columns, rows, note)] if rows else []
 
@@ -64,12 +70,12 @@ def beside(rival: Values, ours: Values, better: Better) -> list[str]:
     apart = paired_difference(rival, ours, interquartile_mean, better=better)
     chance = probability_of_improvement(ours, rival, better=better)
     share = f"{chance.estimate:.0%} of seeds ({chance.low:.0%} to {chance.high:.0%})".replace("%", " %")
-    return [middle_text(rival, better), _shown(apart, differences(rival, ours, better)), share]
+    return [middle_text(rival, better), interval_text(apart, differences(rival, ours, better)), share]
 
 
 def middle_text(values: Values, better: Better = "lower") -> str:
     """The interquartile mean and its interval."""
-    return _shown(bootstrap_interval(values, interquartile_mean, better=better), values)
+    return interval_text(bootstrap_interval(values, interquartile_mean, better=better), values)
 
 
 def spread_text(spread: Spread) -> str:
@@ -78,7 +84,8 @@ def spread_text(spread: Spread) -> str:
     return (number(spread.mean, 4) if spread.seeds < 2 else plus_minus(spread.mean, spread.std)) + lost
 
 
-def _shown(interval: Interval, values: Values) -> str:
+def interval_text(interval: Interval, values: Values) -> str:
+    """An estimate from these values and its interval, Student's where they are few."""
     if too_few(interval.seeds, 0.95):
         interval = student(values)._replace(estimate=interval.estimate)
     if not np.isfinite([interval.low, interval.high]).all():

@@ -151,6 +151,11 @@ def test_students_learn_and_are_tested():
     section = experiment.section(results)
     assert "The amateur: one that pushes the wrong way." in section.text
     assert any(it.title == "With the amateur: return" for it in section.tables)
+    costs = section.tables[-1]
+    assert [row[0] for row in costs.rows] == ["Adam", "AdaTerm"]
+    left, held = (np.mean([it.outcome["return"] for it in own]) for own in (results[:3], results[3:6]))
+    shown = costs.rows[0][3].removesuffix(" %").replace("\N{MINUS SIGN}", "-")
+    assert float(shown) == pytest.approx(100.0 * (held / left - 1.0), rel=0.1, abs=0.1)
     assert {it.text for it in section.claims} == {
         f"{name} the amateur, AdaTerm's students have a higher return than those of Adam."
         for name in ("Without", "With")

@@ -1,13 +1,25 @@
 """What the report shows of the policy distillation."""
 
+from math import isfinite, nan
+
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import CLAIMED, HOW, OURS, by_method, in_pairs, middle_text, shared, spread_text
+from adaterm_bench.comparison import (
+    CLAIMED,
+    HOW,
+    OURS,
+    by_method,
+    in_pairs,
+    interval_text,
+    middle_text,
+    shared,
+    spread_text,
+)
 from adaterm_bench.data import DataError
-from adaterm_bench.published import AS_PUBLISHED, published
-from adaterm_bench.report import Claim, Figure, Section, Table
-from adaterm_bench.statistics import mean, mean_std, paired_difference
+from adaterm_bench.published import AS_PUBLISHED, PUBLISHED, published
+from adaterm_bench.report import Claim, Figure, Section, Table, number
+from adaterm_bench.statistics import differences, mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
@@ -26,7 +38,7 @@ def section(results: list[Result]) -> Section:
         "the teachers' task. The teachers are ours, so that the order of methods can be compared with the paper's, and "
         f"returns cannot. The teachers: {'; '.join(teachers)}. The amateur: {amateur}. The demonstrations' fingerprint "
         f"is {data[0]}.",
-        tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))],
+        tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))] + _costs(results),
         figures=[_figure(results, case) for case in cases],
         claims=[claim for case in cases for claim in _claims(results, case)],
     )
@@ -57,7 +69,33 @@ def _table(results: list[Result], case: str) -> Table:
 
 
 def _pairs(results: list[Result], case: str) -> list[Table]:
-    return in_pairs(f"{_name(case)}: beside AdaTerm", results, "return", "higher", amateur=case)
+    return [
+        table
+        for method in (OURS, "Adam")
+        for table in in_pairs(f"{_name(case)}: beside {method}", results, "return", "higher", than=method, amateur=case)
+    ]
+
+
+def _costs(results: list[Result]) -> list[Table]:
+    """The same seeds' students with and without the amateur."""
+    rows = []
+    for method, own in by_method(results).items():
+        found = {case: {it.trial.seed: it for it in own if it.trial.condition["amateur"] == case} for case in COLUMNS}
+        if seeds := sorted(found["without"].keys() & found["with"].keys()):
+            left, held = (np.array(_returns([of[seed] for seed in seeds])) for of in found.values())
+            cost = paired_difference(held, left, mean, better="higher")
+            theirs = (
+                PUBLISHED[it].get(method.removesuffix(" (as published)"), (nan, nan))[0] for it in COLUMNS.values()
+            )
+            shares = _change(mean_std(left).mean, mean_std(held).mean), _change(*theirs)
+            rows.append([method, str(len(seeds)), interval_text(cost, differences(held, left, "higher")), *shares])
+    columns = ["method", "seeds", "change of the mean return", "in percent", "the paper's"]
+    note = f"From students without the amateur to those with it. {HOW} {AS_PUBLISHED}"
+    return [Table("What the amateur costs", columns, rows, note)] if rows else []
+
+
+def _change(before: float, after: float) -> str:
+    return f"{number(100.0 * (after / before - 1.0), 2)} %" if isfinite(after) and before > 0.0 else ""
 
 
 def _figure(results: list[Result], case: str) -> Figure:
