@@ -61,11 +61,13 @@ class Look(NamedTuple):
 
 
 def look(method: str) -> Look:
-    """The look of a method, which depends on its name alone."""
+    """The look of a method, which depends on its name alone; an arm of it, such as `Adam, not clipped`, has its colour."""
+    method, _, arm = method.partition(", ")
     name = re.sub(r"[^a-z0-9]", "", method.lower())
     place = KNOWN.index(name) if name in KNOWN else int(hashlib.sha256(name.encode()).hexdigest(), 16) % 196
     turn = place // len(COLOURS)
-    return Look(COLOURS[place % len(COLOURS)], DASHES[turn % len(DASHES)], MARKERS[(place + turn) % len(MARKERS)])
+    dash = DASHES[(turn + arm.startswith("not ")) % len(DASHES)]
+    return Look(COLOURS[place % len(COLOURS)], dash, MARKERS[(place + turn) % len(MARKERS)])
 
 
 @contextmanager

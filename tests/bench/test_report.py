@@ -233,6 +233,8 @@ def test_plus_minus(mean, std, text):
 
 def test_a_method_looks_the_same_however_it_is_spelt():
     assert style.look("t-Adam") == style.look("TAdam")
+    assert style.look("Adam, clipped") == style.look("Adam")
+    assert style.look("Adam, not clipped") == style.look("Adam")._replace(dash=style.DASHES[1])
     looks = [style.look(it) for it in style.KNOWN]
     assert len(set(map(str, looks))) == len(looks)
 
