@@ -61,7 +61,7 @@ class Look(NamedTuple):
 
 
 def look(method: str) -> Look:
-    """The look of a method, which depends on its name alone; an arm of it, such as `Adam, not clipped`, has its colour."""
+    """The look of a method, by its name alone; an arm of it, such as `Adam, not clipped`, has its colour."""
     method, _, arm = method.partition(", ")
     name = re.sub(r"[^a-z0-9]", "", method.lower())
     place = KNOWN.index(name) if name in KNOWN else int(hashlib.sha256(name.encode()).hexdigest(), 16) % 196
