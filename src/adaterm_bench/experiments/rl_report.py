@@ -24,7 +24,8 @@ Case = tuple[str, str]  # a task and a variant of the algorithm
 
 def section(results: list[Result]) -> Section:
     """Learning curves, returns beside the paper's, and its claims."""
-    cases = [it for task in TASKS for variant in VARIANTS if (it := (task, variant)) in set(map(_case, results))]
+    found = {_case(it) for it in results}
+    cases = [it for task in TASKS for variant in VARIANTS if (it := (task, variant)) in found]
     for case in cases:
         if len({canonical(it.trial.condition["choices"]) for it in results if _case(it) == case}) > 1:
             raise DataError(f"these results of {_title(case)} are of variants that differ: keep them apart")
