@@ -43,11 +43,15 @@ def test_the_report_has_tables_curves_and_claims():
     ]
     traced = [
         Result(replace(it.trial, condition={**it.trial.condition, "variant": "traced"}), it.outcome, {})
-        for it in results[:2]
+        for it in results
     ]
-    beside = settings.section([*traced, *results]).tables[-2]
-    assert beside.title == "Swing: variants of the algorithm"
-    assert [[row[0], bool(row[2])] for row in beside.rows] == [["specified", True], ["traced", False]]
+    beside = settings.section([*traced[:2], *results])  # Adam's
+    assert beside.tables[-2].title == "Swing: variants of the algorithm"
+    assert [[row[0], bool(row[2])] for row in beside.tables[-2].rows] == [["specified", True], ["traced", False]]
+    assert [it.title for it in beside.figures if "variants" in it.title] == []
+    drawn = settings.section([*traced, *results]).figures[-1]
+    assert drawn.title == "Swing: variants, tests with AdaTerm"
+    assert [it.get_text() for it in drawn.draw().axes[0].texts] == ["specified", "traced"]
     gone = {"return": np.nan, "returns": [np.nan] * 4, "checks": [np.nan] * 2}
     lost = [Result(results[0].trial, {**results[0].outcome, **gone}, {}), *results[1:]]
     row = settings.section(lost).tables[0].rows[0]

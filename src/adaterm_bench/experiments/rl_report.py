@@ -35,8 +35,13 @@ def section(results: list[Result]) -> Section:
         "Returns are those of the final policy in test episodes, without exploration. The first curves are of such "
         "tests while it learns, the others of the episodes that it learns from, in which it explores.",
         tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))]
-        + [*_variants(results, cases), _speed(results, cases)],
-        figures=[figure for case in cases for figure in (_tests(results, case), _curves(results, case))],
+        + [*_variant_tables(results, cases), _speed(results, cases)],
+        figures=[
+            figure
+            for case in cases
+            for figure in (_tests(f"{_title(case)}: tests while it learns", _of(results, case)), _curves(results, case))
+        ]
+        + _variant_figures(results, cases),
         claims=[claim for case in cases for claim in _claims(results, case)],
     )
 
@@ -85,16 +90,30 @@ def _table(results: list[Result], case: Case) -> Table:
     return Table(f"{_title(case)}: return", columns, rows, note)
 
 
-def _variants(results: list[Result], cases: list[Case]) -> list[Table]:
-    """A task's variants of the algorithm beside each other, where it has several."""
-    found = []
-    for task in dict.fromkeys(task for task, _ in cases):
-        own = {case[1]: _of(results, case) for case in cases if case[0] == task}
+def _variants(results: list[Result], cases: list[Case]) -> dict[str, dict[str, dict[str, list[Result]]]]:
+    """By task, variant of the algorithm and method, of the tasks that have several variants."""
+    found: dict[str, dict[str, dict[str, list[Result]]]] = {}
+    for case in cases:
+        found.setdefault(case[0], {})[case[1]] = _of(results, case)
+    return {task: own for task, own in found.items() if len(own) > 1}
+
+
+def _variant_tables(results: list[Result], cases: list[Case]) -> list[Table]:
+    tables = []
+    for task, own in _variants(results, cases).items():
         methods = list(dict.fromkeys(method for of in own.values() for method in of))
         rows = [[variant, *(_mean_return(of.get(method, [])) for method in methods)] for variant, of in own.items()]
-        if len(own) > 1:
-            note = "Return of the final policy: mean and standard deviation over seeds."
-            found.append(Table(f"{task}: variants of the algorithm", ["variant", *methods], rows, note))
+        note = "Return of the final policy: mean and standard deviation over seeds."
+        tables.append(Table(f"{task}: variants of the algorithm", ["variant", *methods], rows, note))
+    return tables
+
+
+def _variant_figures(results: list[Result], cases: list[Case]) -> list[Figure]:
+    found = []
+    for task, own in _variants(results, cases).items():
+        ours = {variant: of[OURS] for variant, of in own.items() if OURS in of}
+        if len(ours) > 1:
+            found.append(_tests(f"{task}: variants, tests with {OURS}", ours))
     return found
 
 
@@ -144,12 +163,11 @@ def _speed(results: list[Result], cases: list[Case]) -> Table:
     return Table("Speed", columns, rows, note)
 
 
-def _tests(results: list[Result], case: Case) -> Figure:
-    own = _of(results, case)
-    values = {method: np.array([it.outcome["checks"] for it in of]) for method, of in own.items()}
+def _tests(title: str, own: dict[str, list[Result]]) -> Figure:
+    values = {name: np.array([it.outcome["checks"] for it in of]) for name, of in own.items()}
     checked = next(iter(own.values()))[0].outcome["checked"]
     return Figure(
-        f"{_title(case)}: tests while it learns",
+        title,
         lambda: figures.curves(checked, values, "return", xlabel="episode", log=False, better="higher"),
         f"Without exploration. {figures.CURVES}",
     )
