@@ -7,4 +7,10 @@ import torch
 
 from adaterm_bench.methods import register
 
-register("Adam (short memory)", lambda params, lr: torch.optim.Adam(params, lr, betas=(0.9, 0.9)), elementwise=True)
+
+def adam(params: list[torch.Tensor], lr: float) -> torch.optim.Adam:
+    """Steps on a GPU are captured as a graph, which torch's optimizers must be told."""
+    return torch.optim.Adam(params, lr, betas=(0.9, 0.9), capturable=params[0].is_cuda)
+
+
+register("Adam (short memory)", adam, elementwise=True)
