@@ -33,6 +33,21 @@ def test_it_runs_and_reports():
         f"{method}, {clipping}" for method in ("Adam", "AdaTerm") for clipping in ("clipped", "not clipped")
     ]
     section.figures[0].draw()
+    (again,) = experiment.run([results[0].trial], "cpu", lambda fraction: None)
+    assert {**again, "seconds": 0.0} == {**results[0].outcome, "seconds": 0.0}
+
+
+def test_clipping_is_told_from_none_seed_by_seed():
+    experiment = Ppo(tasks=(TASK,), seeds=3)
+    returns = {"clipped": (100.0, 200.0, 300.0), "not clipped": (90.0, 180.0, 300.0)}
+    results = [
+        Result(it, {"return": returns[it.condition["clipping"]][it.seed], "episodes": [[1, 1.0]]}, {})
+        for it in experiment.trials(["Adam"])
+        if (it.seed, it.condition["clipping"]) != (2, "not clipped")
+    ]
+    (table,) = (it for it in experiment.section(results).tables if "clipping" in it.title)
+    assert [row[:2] for row in table.rows] == [["Adam", "2"]]
+    assert table.rows[0][2].startswith("\N{MINUS SIGN}15")
 
 
 def test_an_agent_that_is_not_finite_has_no_return(monkeypatch):

@@ -5,9 +5,9 @@ from math import inf, isfinite, nan
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import HOW, in_pairs, middle_text, spread_text
+from adaterm_bench.comparison import HOW, by_method, in_pairs, interval_text, middle_text, spread_text
 from adaterm_bench.report import Figure, Section, Table
-from adaterm_bench.statistics import mean_std
+from adaterm_bench.statistics import differences, mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
 POINTS = 50  # of a curve
@@ -21,7 +21,11 @@ def section(results: list[Result]) -> Section:
         "Not in the paper: the same tasks with what many would use, PPO with its own settings, one optimizer or "
         "another, and with and without clipping of gradients to a norm of 0.5. Returns are those of the final policy "
         "in test episodes.",
-        tables=[table for task in tasks for table in (_table(task, _arms(results, task)), *_pairs(results, task))],
+        tables=[
+            table
+            for task in tasks
+            for table in (_table(task, _arms(results, task)), *_pairs(results, task), *_clipping(results, task))
+        ],
         figures=[_curves(task, _arms(results, task)) for task in tasks],
     )
 
@@ -42,6 +46,22 @@ def _pairs(results: list[Result], task: str) -> list[Table]:
             f"{task}, {clipping}: beside AdaTerm", results, "return", "higher", task=task, clipping=clipping
         )
     ]
+
+
+def _clipping(results: list[Result], task: str) -> list[Table]:
+    """The same seeds with and without it."""
+    rows = []
+    for method, own in by_method(results, task=task).items():
+        found: dict[str, dict[int, float]] = {"clipped": {}, "not clipped": {}}
+        for it in own:
+            found[it.trial.condition["clipping"]][it.trial.seed] = it.outcome["return"]
+        if seeds := sorted(found["clipped"].keys() & found["not clipped"].keys()):
+            held, free = (np.array([of[seed] for seed in seeds]) for of in found.values())
+            change = paired_difference(free, held, mean, better="higher")
+            rows.append([method, str(len(seeds)), interval_text(change, differences(free, held, "higher"))])
+    note = f"Over the seeds that both have. {HOW}"
+    columns = ["optimizer", "seeds", "change of the mean return without clipping"]
+    return [Table(f"{task}: without clipping beside with it", columns, rows, note)] if rows else []
 
 
 def _table(task: str, arms: dict[str, list[Result]]) -> Table:
