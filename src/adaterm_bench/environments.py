@@ -74,10 +74,7 @@ class Swing:
 
 
 def _bind(client: Any) -> None:
-    """Let PyBullet's client keep its functions: it looks them up and wraps them anew at each of many calls a step.
-
-    Steps are the same, and a tenth faster.
-    """
+    """Let PyBullet's client keep its functions: it looks them up and wraps them anew at each of many calls a step."""
     for name in (
         "getBasePositionAndOrientation",
         "getBaseVelocity",

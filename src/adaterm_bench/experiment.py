@@ -15,7 +15,10 @@ Progress = Callable[[float], None]
 
 
 def grid(default: Any, meaning: str, choices: Collection[str] = (), least: float = -inf, most: float = inf) -> Any:
-    """A setting that says which trials there are, and does not change any of them; it may be limited."""
+    """A setting that says which trials there are, or how they are run, and is not in their keys; it may be limited.
+
+    How they are run may at most change the rounding of results (`rl` on seeds side by side: see docs/rl.md).
+    """
     limits = {"choices": choices, "least": least, "most": most}
     return field(default=default, metadata={"grid": True, "help": meaning, **limits})
 

@@ -245,12 +245,17 @@ def test_a_kept_policy_acts_as_its_learner(tmp_path, bounded, normalise):
 
 
 def test_a_policy_that_is_not_finite_has_no_return_and_harms_no_other():
-    found, worlds = learner(seeds=(0, 1)), [Picky(), Picky()]
+    found, sound = learner(seeds=(0, 1)), learner(seeds=(0, 1))
     with torch.no_grad():
         found.policy_head[1][0] = torch.nan
-    returns = episode(found, worlds, [0, 1], explore=True)
+    returns, beside = (episode(it, [Picky(), Picky()], [0, 1], explore=True) for it in (found, sound))
     assert np.isnan(returns[0])
-    assert np.isfinite(returns[1])
+    assert returns[1] == beside[1]
+    for it in (found, sound):
+        it.learn(1.0)
+    for left, right in zip(found.weights(1), sound.weights(1), strict=True):
+        torch.testing.assert_close(left, right, rtol=0.0, atol=0.0)
+    assert not torch.equal(sound.weights(1)[0], learner(seeds=(0, 1)).weights(1)[0])
 
 
 class Picky(environments.Swing):

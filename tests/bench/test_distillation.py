@@ -201,9 +201,10 @@ def test_students_side_by_side_are_those_alone():
         assert alone["losses"] == pytest.approx(found["losses"], rel=1e-5)
 
 
-def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["Adam", "RAdam", "t-Adam", "AdaTerm", "AdaTerm (gradient init)"])
+def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, method):
     experiment = Distillation(source="synthetic", epochs=4, test_episodes=1, seeds=2, amateur=("with",))
-    trials = experiment.trials(["AdaTerm"])
+    trials = experiment.trials([method])
     whole = experiment.run(trials, "cpu", lambda fraction: None)
     monkeypatch.setattr(distillation, "EVERY", 0.0)
 

@@ -13,6 +13,7 @@ from adaterm_bench.data import DataError
 from adaterm_bench.environments import MissingSimulatorError
 from adaterm_bench.experiments import rl
 from adaterm_bench.experiments.rl import Reinforcement
+from adaterm_bench.report import number
 from adaterm_bench.trial import Result
 from adaterm_bench.work import Order, attempt
 
@@ -59,13 +60,31 @@ def test_the_report_has_tables_curves_and_claims():
     assert [float(it.replace("\N{MINUS SIGN}", "-")) for it in row[-3:]] == pytest.approx(
         [*(results[1].outcome["returns"][it] for it in (0, -1)), max(results[1].outcome["checks"])], rel=0.01
     )
-    speed = section.tables[-1]
-    assert (speed.title, [len(row) for row in speed.rows]) == ("Speed", [len(speed.columns)])
     for figure in section.figures:
         figure.draw()
     other = replace(results[0].trial, condition={**results[0].trial.condition, "choices": {"lr": 1.0}}, seed=9)
     with pytest.raises(DataError, match="variants that differ"):
         settings.section([*results, Result(other, results[0].outcome, {})])
+
+
+def test_the_speed_tells_trials_that_shared_a_core_from_those_that_did_not():
+    settings = Reinforcement(tasks=("Swing",), seeds=4)
+    trials = settings.trials(["Adam"])
+    shared = {"episodes": 2000, "steps": 1_000_000, "seconds": 1000.0, "together": 3}
+    alone = {"episodes": 1000, "steps": 500_000, "seconds": 1000.0, "together": 1}  # timed over its second half
+    common = {"return": 1.0, "returns": [1.0] * 2000, "checks": [1.0], "checked": [2000], "steps": 1_000_000}
+    results = [
+        Result(trial, {**common, "measured": measured}, {})
+        for trial, measured in zip(trials, [shared, shared, shared, alone], strict=True)
+    ]
+    speed = settings.section(results).tables[-1]
+    assert speed.title == "Speed"
+    hours = [number(it * 2000 / 3600) for it in (1, 144, 72)]
+    assert speed.rows[0] == ["Swing, specified", "1", "500", "128", *hours]
+    hours = [number(it * 1000 / 3600) for it in (1, 144, 72)]
+    assert speed.rows[1] == ["Swing, specified", "3", number(1000), "256", *hours]
+    assert "too low" in speed.note
+    assert "too low" not in settings.section(results[:3]).tables[-1].note
 
 
 @pytest.mark.parametrize("variant", ["specified", "tuned"])
@@ -90,12 +109,13 @@ def test_seeds_side_by_side_do_what_they_do_alone(monkeypatch, variant):
         np.testing.assert_allclose(one["returns"], found["returns"], rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize("method", ["Adam", "RAdam", "t-Adam", "AdaTerm", "AdaTerm (gradient init)"])
 @pytest.mark.parametrize("variant", ["specified", "tuned"])
-def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, variant):
+def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, variant, method):
     settings = Reinforcement(
         tasks=("Swing",), variants=(variant,), episodes=6, test_episodes=2, batches=5, hidden=(8,), seeds=2
     )
-    trials = settings.trials(["AdaTerm"])
+    trials = settings.trials([method])
     whole = settings.run(trials, "cpu", lambda fraction: None)
     monkeypatch.setattr(rl, "EVERY", 0.0)
 
@@ -107,9 +127,11 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, va
         with pytest.raises(KeyboardInterrupt):
             settings.run(trials, "cpu", interrupt)
         assert len(scratch.saved()["returns"]) == 3
+        busy = scratch.saved()["busy"]
         resumed = settings.run(trials, "cpu", lambda fraction: None)
     for left, right in zip(whole, resumed, strict=True):
-        assert left.pop("measured")["episodes"] > right.pop("measured")["episodes"]
+        assert left["measured"].pop("seconds") > 0.0
+        assert right["measured"].pop("seconds") > busy / len(trials)
         assert left == right
     kept = np.load(tmp_path / "kept" / f"{trials[0].key}.npz")
     assert kept["layer0"].shape == (2, 8)

@@ -79,17 +79,16 @@ class Reinforcement(Experiment):
         learner = Learner(choices, [it.seed for it in trials], spaces, partial(optimizer_for, method))
         returns: list[list[float]] = []
         looks: list[tuple[int, list[float]]] = []
-        last = time.monotonic()
+        last, busy = time.monotonic(), 0.0
         if (kept := scratch.saved()) is not None:
             learner.load_state_dict(kept["learner"])
-            returns, looks = kept["returns"], kept["looks"]
-        before, steps_before, busy = len(returns), learner.replay.count.copy(), 0.0
+            returns, looks, busy = kept["returns"], kept["looks"], kept["busy"]
 
         def tested(first: int, count: int) -> list[list[float]]:
             resets = [_resets(trials, first + number) for number in range(count)]
             return [episode(learner, worlds, it, explore=False).tolist() for it in resets]
 
-        for number in range(before, self.episodes):
+        for number in range(len(returns), self.episodes):
             start = time.process_time()
             returns.append(episode(learner, worlds, _resets(trials, number), explore=True).tolist())
             learner.learn(1.0 - number / self.episodes)
@@ -99,7 +98,7 @@ class Reinforcement(Experiment):
             progress((number + 1) / self.episodes)
             if time.monotonic() - last > EVERY:
                 last = time.monotonic()
-                scratch.save({"learner": learner.state_dict(), "returns": returns, "looks": looks})
+                scratch.save({"learner": learner.state_dict(), "returns": returns, "looks": looks, "busy": busy})
         tests = tested(FINAL, self.test_episodes)
         for world in worlds:
             world.close()
@@ -113,9 +112,9 @@ class Reinforcement(Experiment):
                 "checks": [round(it[place], 2) for _, it in looks],
                 "returns": [round(it[place], 2) for it in returns],
                 "steps": int(learner.replay.count[place]),
-                "measured": {  # since this process began or went on with it; CPU seconds are its share of the batch's
-                    "episodes": self.episodes - before,
-                    "steps": int(learner.replay.count[place] - steps_before[place]),
+                "measured": {  # what was timed; CPU seconds are the trial's share of its batch's
+                    "episodes": self.episodes,
+                    "steps": int(learner.replay.count[place]),
                     "seconds": round(busy / len(trials), 3),
                     "together": len(trials),
                 },

@@ -139,27 +139,36 @@ def _pairs(results: list[Result], case: Case) -> list[Table]:
 def _speed(results: list[Result], cases: list[Case]) -> Table:
     """How fast it ran, in CPU seconds of training, and how long a trial would have taken from its first step on."""
     rows = []
-    for case in cases:
-        own = [it for it in results if _case(it) == case]
+    found = sorted({(cases.index(_case(it)), it.outcome["measured"]["together"]) for it in results})
+    for case, together in ((cases[place], together) for place, together in found):
+        own = [it for it in results if _case(it) == case and it.outcome["measured"]["together"] == together]
         steps, episodes, seconds = (
             sum(it.outcome["measured"][name] for it in own) for name in ("steps", "episodes", "seconds")
         )
         if seconds > 0.0:
             trial = seconds / steps * float(np.mean([it.outcome["steps"] for it in own])) / 3600.0
             speeds = [number(steps / seconds), number(episodes * own[0].trial.settings["batches"] / seconds)]
-            rows.append([_title(case), *speeds, *(number(it * trial) for it in (1, TABLE, TABLE / HERE))])
+            rows.append(
+                [_title(case), str(together), *speeds, *(number(it * trial) for it in (1, TABLE, TABLE / HERE))]
+            )
     columns = [
-        *("task", "steps a second", "updates a second", "hours of a trial", "of 24 seeds of 6 methods"),
+        *("task", "side by side", "steps a second", "updates a second", "hours of a trial"),
+        "of 24 seeds of 6 methods",
         f"of these on {HERE} cores",
     ]
     settings = results[0].trial.settings
     tests = settings["checks"] * settings["check_episodes"] + settings["test_episodes"]
     note = (
         f"Of one core, while it simulates and learns; the tests, {tests} episodes beside {settings['episodes']}, come "
-        "on top. Hours of 24 seeds of 6 methods are core hours. On a Ray cluster with a core for each trial "
-        f"(`--side-by-side 1`), {TABLE} in all, they take as long as one trial; more cores are of no use. Where trials "
-        "shared a core they took less of it than alone."
+        "on top. Side by side: seeds that shared a core, each with its share of the time. Hours of 24 seeds of 6 "
+        f"methods are core hours. On a Ray cluster with a core for each trial (`--side-by-side 1`), {TABLE} in all, "
+        "they take as long as one trial alone; more cores are of no use."
     )
+    if any(it.outcome["measured"]["episodes"] < settings["episodes"] for it in results):
+        note += (
+            " Some trials were timed only from where they were resumed. Early episodes are short, with as many "
+            "updates, so that the hours of these are somewhat too low."
+        )
     return Table("Speed", columns, rows, note)
 
 
