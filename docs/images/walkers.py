@@ -1,17 +1,20 @@
-"""Draw `walkers.png` beside this file: policies that the reinforcement learning has kept, at work.
+"""Draw policies that the reinforcement learning has kept, at work; PyBullet renders them in software.
 
-`python docs/images/walkers.py RESULTS` takes the best policy of each task in a results directory; without
-exploration, as in a test. PyBullet renders it in software.
+`python docs/images/walkers.py RESULTS` draws `walkers.png` beside this file: the best policy of each task in a results
+directory, without exploration, as in a test. With `--demonstrations DIR` it draws `demonstrators.png`: the best teacher
+and the amateur, in the first episode of each that was recorded.
 """
 
 import argparse
+import json
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from adaterm_bench import environments
-from adaterm_bench.demonstrations import Policy, ranked
+from adaterm_bench.demonstrations import DESCRIPTION, Policy, ranked
 from adaterm_bench.style import style
 
 FRAMES, BEGIN, PIXELS = 7, 240, (420, 400)
@@ -31,24 +34,43 @@ def frame(world, task):
     return np.reshape(pixels, (PIXELS[1], PIXELS[0], 4))[:, :, :3].astype(np.uint8)
 
 
-def strip(axes, task, file):
+def strip(part, task, act, seed, about):
     """Frames of one episode, from where it walks."""
-    policy, world = Policy(file), environments.make(task)
-    state, total, frames, done = world.reset(seed=0)[0], 0.0, [], False
+    world = environments.make(task)
+    state, total, frames, done = world.reset(seed=seed)[0], 0.0, [], False
     step = 0
     while not done:
         if step >= BEGIN and (step - BEGIN) % CAMERAS[task][0] == 0 and len(frames) < FRAMES:
             frames.append((step, world.unwrapped.robot.body_xyz[0], frame(world, task)))
-        action = policy.location(np.asarray(state, np.float32))
-        state, reward, terminated, truncated, _ = world.step(action)
+        state, reward, terminated, truncated, _ = world.step(act(np.asarray(state, np.float32)))
         total, step, done = total + reward, step + 1, terminated or truncated
     if len(frames) < FRAMES:
-        raise SystemExit(f"{task}: {file} falls after {step} steps, before there is enough to show.")
-    for axis, (number, ahead, image) in zip(axes, frames, strict=True):
+        raise SystemExit(f"{task}: {about} falls after {step} steps, before there is enough to show.")
+    for axis, (number, ahead, image) in zip(part.subplots(1, FRAMES), frames, strict=True):
         axis.imshow(image)
         axis.set_title(f"{number / 60:.2f} s, {ahead:.1f} m", loc="center", fontsize=9)
         axis.set_axis_off()
-    return total
+    part.suptitle(f"{about}; return of this episode {total:.0f}", x=0.01, ha="left", fontsize=10)
+
+
+def walkers(results, variant):
+    """The best policy of each task: the task, how it acts, where it begins, and what it is."""
+    for task in ("Hopper", "Ant"):
+        policies = ranked(results, task, variant)
+        if not policies:
+            raise SystemExit(f"{results} has no policy of {task} ({variant}).")
+        _, file, about = policies[0]
+        yield task, Policy(file).location, 0, f"{task}: {about}"
+
+
+def demonstrators(results, folder):
+    """The best teacher and the amateur likewise, who draw the actions that they drew when they were recorded."""
+    known = json.loads((folder / DESCRIPTION).read_bytes())
+    for number, role in ((0, "A teacher"), (len(known["policies"]) - 1, "The amateur")):
+        policy, generator = known["policies"][number], np.random.default_rng([known["seed"], number, 0])
+        kept = Policy(results / "kept" / f"{policy['key']}.npz")
+        act = partial(kept.act, generator=generator)
+        yield known["task"], act, known["seed"] + 1000 * number, f"{role}: {policy['what']}"
 
 
 def main():
@@ -56,18 +78,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--variant", default="tuned")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".png"))
+    parser.add_argument("--demonstrations", type=Path)
     given = parser.parse_args()
+    name = "demonstrators" if given.demonstrations else "walkers"
+    rows = (
+        demonstrators(given.results, given.demonstrations)
+        if given.demonstrations
+        else walkers(given.results, given.variant)
+    )
     with style():
         figure = plt.figure(figsize=(12, 4.4), layout="constrained")
-        for part, task in zip(figure.subfigures(2, 1), ("Hopper", "Ant"), strict=True):
-            policies = ranked(given.results, task, given.variant)
-            if not policies:
-                raise SystemExit(f"{given.results} has no policy of {task} ({given.variant}).")
-            _, file, about = policies[0]
-            total = strip(part.subplots(1, FRAMES), task, file)
-            part.suptitle(f"{task}: {about}; return of this episode {total:.0f}", x=0.01, ha="left", fontsize=10)
-        figure.savefig(given.out, dpi=110, metadata={"Software": None})
+        for part, row in zip(figure.subfigures(2, 1), rows, strict=True):
+            strip(part, *row)
+        figure.savefig(Path(__file__).with_name(f"{name}.png"), dpi=110, metadata={"Software": None})
 
 
 if __name__ == "__main__":
