@@ -2,7 +2,7 @@
 
 `python docs/images/walkers.py RESULTS` draws `walkers.png` beside this file: the best policy of each task in a results
 directory, without exploration, as in a test. With `--demonstrations DIR` it draws `demonstrators.png`: the best teacher
-and the amateur, in the first episode of each that was recorded.
+and the amateur, in the second episode of each that was recorded.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def strip(part, task, act, seed, about):
     while not done:
         if step >= BEGIN and (step - BEGIN) % CAMERAS[task][0] == 0 and len(frames) < FRAMES:
             frames.append((step, world.unwrapped.robot.body_xyz[0], frame(world, task)))
-        state, reward, terminated, truncated, _ = world.step(act(np.asarray(state, np.float32)))
+        state, reward, terminated, truncated, _ = world.step(act(state))
         total, step, done = total + reward, step + 1, terminated or truncated
     if len(frames) < FRAMES:
         raise SystemExit(f"{task}: {about} falls after {step} steps, before there is enough to show.")
@@ -67,10 +67,10 @@ def demonstrators(results, folder):
     """The best teacher and the amateur likewise, who draw the actions that they drew when they were recorded."""
     known = json.loads((folder / DESCRIPTION).read_bytes())
     for number, role in ((0, "A teacher"), (len(known["policies"]) - 1, "The amateur")):
-        policy, generator = known["policies"][number], np.random.default_rng([known["seed"], number, 0])
+        policy, generator = known["policies"][number], np.random.default_rng([known["seed"], number, 1])
         kept = Policy(results / "kept" / f"{policy['key']}.npz")
         act = partial(kept.act, generator=generator)
-        yield known["task"], act, known["seed"] + 1000 * number, f"{role}: {policy['what']}"
+        yield known["task"], act, known["seed"] + 1000 * number + 1, f"{role}: {policy['what']}"
 
 
 def main():

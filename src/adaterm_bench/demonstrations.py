@@ -65,7 +65,8 @@ class Policy:
 
     @torch.inference_mode()
     def _given(self, state: Array) -> tuple[Array, Array, Array]:
-        seen = state[None] if self.moments is None else normalised(state[None], self.moments)
+        seen = np.asarray(state, np.float32)[None]
+        seen = seen if self.moments is None else normalised(seen, self.moments)
         out = head(self.layers[-2:], trunk(self.layers[:-2], torch.from_numpy(seen)[:, None]))
         location, scale, dof = (it[0, 0].numpy() for it in split(out, self.bounded))
         return location, scale, dof

@@ -241,7 +241,9 @@ def test_a_kept_policy_acts_as_its_learner(tmp_path, bounded, normalise):
     wanted = [it[1] for it in found.act(np.stack([state, state]))]
     for mine, own in zip(policy._given(state), wanted, strict=True):
         np.testing.assert_allclose(mine, own, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(policy.location(state), np.clip(wanted[0], -1.0, 1.0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        policy.location(state.astype(np.float64)), np.clip(wanted[0], -1.0, 1.0), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_policy_that_is_not_finite_has_no_return_and_harms_no_other():
