@@ -14,8 +14,7 @@ after each episode, from batches out of a small replay. Where the paper is silen
   old steps only tell what is good, with V-trace's weight (the decoupled objective of Hilton et al., 2022).
 - Actions are clipped to -1 and 1 for the environment alone; the policy's density is that of the action before. Nothing
   holds such a policy's scale: it can grow far beyond that range, or shrink until an update moves the location by many
-  scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, so that exploration ends
-  later.
+  scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, so that exploration ends later.
 
 Every tensor has a leading dimension of seeds (those of hidden layers: the policies', then the values'), and every seed
 has its own optimizer, generator, replay and environment.

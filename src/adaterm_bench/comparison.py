@@ -15,6 +15,7 @@ from adaterm_bench.statistics import (
     bootstrap_interval,
     differences,
     interquartile_mean,
+    mean,
     paired_difference,
     probability_of_improvement,
 )
@@ -38,10 +39,20 @@ def by_method(results: Sequence[Result], **fixed: Any) -> dict[str, list[Result]
 def shared(results: Sequence[Result], outcome: str, first: str, second: str, **fixed: Any) -> tuple[Values, Values]:
     """An outcome of two methods in a condition, for the seeds that both have; there may be none."""
     own = by_method(results, **fixed)
-    values = [{it.trial.seed: it.outcome[outcome] for it in own.get(method, ())} for method in (first, second)]
+    return paired(own.get(first, ()), own.get(second, ()), outcome)
+
+
+def paired(first: Sequence[Result], second: Sequence[Result], outcome: str) -> tuple[Values, Values]:
+    """An outcome of the seeds that both have; there may be none."""
+    values = [{it.trial.seed: it.outcome[outcome] for it in own} for own in (first, second)]
     seeds = sorted(values[0].keys() & values[1].keys())
     left, right = (np.array([each[seed] for seed in seeds], dtype=np.float64) for each in values)
     return left, right
+
+
+def change_text(before: Values, after: Values, better: Better) -> str:
+    """The change of the mean of the same seeds, with its interval."""
+    return interval_text(paired_difference(after, before, mean, better=better), differences(after, before, better))
 
 
 def in_pairs(

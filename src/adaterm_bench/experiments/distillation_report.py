@@ -10,16 +10,17 @@ from adaterm_bench.comparison import (
     HOW,
     OURS,
     by_method,
+    change_text,
     in_pairs,
-    interval_text,
     middle_text,
+    paired,
     shared,
     spread_text,
 )
 from adaterm_bench.data import DataError
 from adaterm_bench.published import AS_PUBLISHED, PUBLISHED, published
 from adaterm_bench.report import Claim, Figure, Section, Table, number
-from adaterm_bench.statistics import differences, mean, mean_std, paired_difference
+from adaterm_bench.statistics import mean, mean_std, paired_difference
 from adaterm_bench.trial import Result
 
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
@@ -79,16 +80,15 @@ def _pairs(results: list[Result], case: str) -> list[Table]:
 def _costs(results: list[Result]) -> list[Table]:
     """The same seeds' students with and without the amateur."""
     rows = []
-    for method, own in by_method(results).items():
-        found = {case: {it.trial.seed: it for it in own if it.trial.condition["amateur"] == case} for case in COLUMNS}
-        if seeds := sorted(found["without"].keys() & found["with"].keys()):
-            left, held = (np.array(_returns([of[seed] for seed in seeds])) for of in found.values())
-            cost = paired_difference(held, left, mean, better="higher")
+    without, beside = (by_method(results, amateur=case) for case in COLUMNS)
+    for method, own in without.items():
+        left, held = paired(own, beside.get(method, ()), "return")
+        if len(left):
             theirs = (
                 PUBLISHED[it].get(method.removesuffix(" (as published)"), (nan, nan))[0] for it in COLUMNS.values()
             )
             shares = _change(mean_std(left).mean, mean_std(held).mean), _change(*theirs)
-            rows.append([method, str(len(seeds)), interval_text(cost, differences(held, left, "higher")), *shares])
+            rows.append([method, str(len(left)), change_text(left, held, "higher"), *shares])
     columns = ["method", "seeds", "change of the mean return", "in percent", "the paper's"]
     note = f"From students without the amateur to those with it. {HOW} {AS_PUBLISHED}"
     return [Table("What the amateur costs", columns, rows, note)] if rows else []

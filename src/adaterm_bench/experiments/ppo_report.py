@@ -5,9 +5,9 @@ from math import inf, isfinite, nan
 import numpy as np
 
 from adaterm_bench import figures
-from adaterm_bench.comparison import HOW, by_method, in_pairs, interval_text, middle_text, spread_text
+from adaterm_bench.comparison import HOW, by_method, change_text, in_pairs, middle_text, paired, spread_text
 from adaterm_bench.report import Figure, Section, Table
-from adaterm_bench.statistics import differences, mean, mean_std, paired_difference
+from adaterm_bench.statistics import mean_std
 from adaterm_bench.trial import Result
 
 POINTS = 50  # of a curve
@@ -51,14 +51,11 @@ def _pairs(results: list[Result], task: str) -> list[Table]:
 def _clipping(results: list[Result], task: str) -> list[Table]:
     """The same seeds with and without it."""
     rows = []
-    for method, own in by_method(results, task=task).items():
-        found: dict[str, dict[int, float]] = {"clipped": {}, "not clipped": {}}
-        for it in own:
-            found[it.trial.condition["clipping"]][it.trial.seed] = it.outcome["return"]
-        if seeds := sorted(found["clipped"].keys() & found["not clipped"].keys()):
-            held, free = (np.array([of[seed] for seed in seeds]) for of in found.values())
-            change = paired_difference(free, held, mean, better="higher")
-            rows.append([method, str(len(seeds)), interval_text(change, differences(free, held, "higher"))])
+    clipped, not_clipped = (by_method(results, task=task, clipping=arm) for arm in ("clipped", "not clipped"))
+    for method, own in clipped.items():
+        held, free = paired(own, not_clipped.get(method, ()), "return")
+        if len(held):
+            rows.append([method, str(len(held)), change_text(held, free, "higher")])
     note = f"Over the seeds that both have. {HOW}"
     columns = ["optimizer", "seeds", "change of the mean return without clipping"]
     return [Table(f"{task}: without clipping beside with it", columns, rows, note)] if rows else []
