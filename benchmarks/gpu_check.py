@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import adaterm
 from adaterm import PAPER
-from adaterm.engines import cpu
+from adaterm.engines.cpu import engine as cpu
 
 sys.path.insert(0, str(Path(__file__).parent))
 from provenance import provenance
@@ -109,7 +109,7 @@ def engines_agree() -> Iterator[tuple[str, Any]]:
 
 def devices_agree() -> Iterator[tuple[str, Any]]:
     """The fused engines of GPU and CPU, for the same gradients; with those of a model, half precisions would differ."""
-    for dtype in TOLERANCE if cpu.available() else ():
+    for dtype in TOLERANCE if cpu.is_available() else ():
         worst = 0.0
         for method in ("AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief"):  # every one is compiled for the CPU
             params = parameters(dtype=dtype)

@@ -29,7 +29,7 @@ from provenance import provenance
 from torch import Tensor
 
 import adaterm
-from adaterm.engines import cpu
+from adaterm.engines.cpu import engine as cpu
 
 BYTES = {"float32": {"Adam": 28, "AdaTerm": 40}, "bfloat16": {"Adam": 14, "AdaTerm": 30}}
 
@@ -93,7 +93,7 @@ def methods(device: str, also: list[str]) -> dict[str, Callable[[list[Tensor]], 
         "AdaTerm(foreach=True)": lambda params: adaterm.AdaTerm(params, foreach=True),
         "AdaTerm(foreach=False)": lambda params: adaterm.AdaTerm(params, foreach=False),
     }
-    if device == "cuda" or cpu.available():
+    if device == "cuda" or cpu.is_available():
         found["AdaTerm(fused=True)"] = lambda params: adaterm.AdaTerm(params, fused=True)
     for name in also:
         module, _, attribute = name.partition(":")
@@ -282,7 +282,7 @@ def main() -> None:
         record["ratios"][case] = {n: {k: v / base[k] for k, v in row.items()} for n, row in times.items()}
         record["floors"][case] = {n: 1e3 * elements * size / speed for n, size in BYTES[dtype].items()}
         show(times, record["ratios"][case], record["floors"][case])
-    if args.device == "cpu" and cpu.available():
+    if args.device == "cpu" and cpu.is_available():
         record["first step, seconds"] = first_steps()
         print(f"first step, seconds: {record['first step, seconds']}")
     args.out.mkdir(parents=True, exist_ok=True)

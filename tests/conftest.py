@@ -13,7 +13,7 @@ torch.set_num_threads(1)  # the tensors are small, and threads would only wait f
 @pytest.fixture(autouse=True)
 def _kernels_of_the_device(request, monkeypatch):
     """On a CPU the fused engine is the CPU's, but for the tests of the GPU's kernels, which run in the interpreter."""
-    monkeypatch.setattr("adaterm.engines.gpu.interpreted", request.module.__name__ == "test_gpu")
+    monkeypatch.setattr("adaterm.engines.gpu.engine.interpreted", request.module.__name__ == "test_gpu")
 
 
 @pytest.fixture(scope="session")

@@ -275,7 +275,7 @@ def refuse_flat_parameters():
 
 def step_in_the_interpreter():
     """The GPU's kernels on shards."""
-    from adaterm.engines import gpu
+    from adaterm.engines.gpu import engine as gpu
 
     gpu.interpreted = True
     try:

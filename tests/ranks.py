@@ -52,7 +52,7 @@ def _serve(pipe):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    from adaterm.engines import gpu
+    from adaterm.engines.gpu import engine as gpu
 
     gpu.interpreted = False  # the CPU's engine, where a test does not say otherwise
     while True:

@@ -14,8 +14,9 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import adaterm
-from adaterm.engines import cpu, foreach, fused, gpu, reference
-from adaterm.engines.choice import engine_for
+from adaterm.engines.choice import choose_engine
+from adaterm.engines.cpu import engine as cpu
+from adaterm.engines.gpu import engine as gpu
 from adaterm.options import Common
 
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -287,27 +288,30 @@ def test_half_precision_parameters_have_float32_state(rule, engine, dtype):
 
 def test_the_default_engine_is_the_best_there_is(monkeypatch):
     params = parameters()
-    on_accelerator = [SimpleNamespace(is_cuda=True, is_cpu=False, dtype=torch.float32, device=torch.device("cuda"))]
+    on_accelerator = [
+        SimpleNamespace(is_cuda=True, is_cpu=False, dtype=torch.float32, device=torch.device("cuda"), grad=None)
+    ]
     tensor_lr = {"lr": torch.tensor(1.0)}
-    assert engine_for(params, Common()) is fused
-    assert engine_for(params, Common(foreach=True)) is foreach
-    assert engine_for(params, Common(foreach=False)) is reference
-    assert engine_for(params, Common(fused=False)) is reference
-    assert engine_for(params, Common(differentiable=True)) is reference
+    assert choose_engine(params, Common()) == "fused"
+    assert choose_engine(params, Common(foreach=True)) == "foreach"
+    assert choose_engine(params, Common(foreach=False)) == "reference"
+    assert choose_engine(params, Common(fused=False)) == "reference"
+    assert choose_engine(params, Common(differentiable=True)) == "reference"
     with monkeypatch.context() as patched:
         patched.setattr(gpu, "supports", lambda parameter: parameter.is_cuda)
-        assert engine_for(on_accelerator, Common()) is fused
-        assert engine_for(on_accelerator, Common(foreach=False)) is reference
-        assert engine_for(on_accelerator, Common(fused=True, capturable=True)) is fused
+        assert choose_engine(on_accelerator, Common()) == "fused"
+        assert choose_engine(on_accelerator, Common(foreach=False)) == "reference"
+        assert choose_engine(on_accelerator, Common(fused=True, capturable=True)) == "fused"
     monkeypatch.setattr(gpu, "available", False)
-    monkeypatch.setattr(cpu, "available", lambda: False)
-    assert engine_for(params, Common()) is reference
+    monkeypatch.setattr(cpu, "is_available", lambda: False)
+    with pytest.warns(UserWarning, match="fused engine for cpu is missing.*Numba"):
+        assert choose_engine(params, Common()) == "reference"
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
-    assert engine_for(params, Common()) is foreach
-    assert engine_for(params, Common(**tensor_lr)) is reference
-    assert engine_for(params, Common(**tensor_lr, capturable=True)) is foreach
-    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu.*on cpu it needs numba"):
-        engine_for(params, Common(fused=True))
+    assert choose_engine(params, Common()) == "foreach"
+    assert choose_engine(params, Common(**tensor_lr)) == "reference"
+    assert choose_engine(params, Common(**tensor_lr, capturable=True)) == "foreach"
+    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 on cpu.*on cpu it needs Numba"):
+        choose_engine(params, Common(fused=True))
 
 
 @every_optimizer

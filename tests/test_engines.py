@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import adaterm
 from adaterm import equations
-from adaterm.binding import bind
-from adaterm.rules import AdaTermRule
+from adaterm.binding import bind, stages_of
+from adaterm.rules import AdaTermRule, measure
 
 
 def compare(rule, dtype, steps=40, shapes=None, **flags):
@@ -156,17 +156,18 @@ def test_foreach_needs_few_scratch_lists(rule, lists):
 
 def test_equations_run_under_vmap():
     """Many trials at once: a batch of problems equals the problems one by one."""
-    rule = AdaTermRule()
+    rule, stages = AdaTermRule(), stages_of("adaterm")
     generator = torch.Generator().manual_seed(0)
     gradients = torch.randn(8, 50, 4, dtype=torch.float64, generator=generator)
 
     def trial(gradients):
         mean, scale, parameter = torch.zeros(4).double(), torch.full((4,), 1e-10).double(), torch.zeros(4).double()
-        scalars = {"excess_dof": torch.tensor(1e-5).double()}
+        scalars = rule.Scalars(torch.tensor(1e-5).double(), 0.0)
+        options = rule.numbers, rule.flags
         for step, gradient in enumerate(gradients, start=1):
-            distance = rule.gauge(equations, gradient, mean, scale).mean()
-            weights, scalars, _ = rule.weigh(equations, distance, scalars, None)
-            mean, scale, parameter = rule.move(equations, gradient, mean, scale, parameter, weights, 1e-2, step)
+            sums = [term.sum() for term in stages.gauge(gradient, mean, scale, scalars, *options)]
+            rates, scalars, _ = stages.weigh(sums, measure(4), scalars, 1e-2, step, *options)
+            mean, scale, parameter = stages.move(gradient, mean, scale, parameter, rates, *options)
         return parameter
 
     batched = torch.vmap(trial)(gradients)
@@ -176,7 +177,7 @@ def test_equations_run_under_vmap():
 
 def test_binding_replaces_primitives_everywhere_and_leaves_the_module_alone():
     calls = []
-    library = bind(shift=lambda value, direction, rate: calls.append(rate) or value)
+    library = bind({"shift": lambda value, direction, rate: calls.append(rate) or value})
     assert library.gaussian(1.0, 3.0, 0.5, 0.0) == 1.0
     assert calls == [0.5]
     assert equations.gaussian(1.0, 3.0, 0.5, 0.0) == 2.0

@@ -1,4 +1,4 @@
-"""A fused step repeats the last one's job; whatever a user changes in between must be noticed."""
+"""A step repeats the last one; whatever a user changes in between must be noticed."""
 
 import gc
 import weakref
@@ -8,6 +8,8 @@ import torch
 from catalogue import assert_close, give_gradients, parameters
 
 import adaterm
+from adaterm.engines import group_step
+from adaterm.engines.choice import make_engine
 
 
 def nothing(optimizer, params):
@@ -126,18 +128,46 @@ def test_a_list_of_betas_may_change_in_place():
         assert_close(a, b, 1e-5)
 
 
-def test_alternating_gradients_do_not_make_new_jobs():
+@pytest.fixture
+def made_engines(monkeypatch):
+    """The engines that are made while a test runs."""
+    engines = []
+    monkeypatch.setattr(group_step, "make_engine", lambda *args: engines.append(make_engine(*args)) or engines[-1])
+    return engines
+
+
+def test_alternating_gradients_do_not_make_new_engines(made_engines):
     params = parameters()
     optimizer = adaterm.AdaTerm(params, fused=True)
-    jobs = []
     for step in range(8):
         give_gradients(params, step)
         for parameter in params[step % 2 :: 2]:
             parameter.grad = None
         optimizer.step()
-        jobs.append({id(known.job) for known in optimizer._last.jobs.known[0].values()})
-    assert len(jobs[2]) == 2
-    assert jobs[2:] == [jobs[2]] * 6
+    assert len(made_engines) == 2
+
+
+def test_many_groups_are_remembered(made_engines):
+    params = parameters([(3,)] * 100)
+    optimizer = adaterm.AdaTerm([{"params": [p]} for p in params], fused=True)
+    for step in range(3):
+        give_gradients(params, step)
+        optimizer.step()
+    assert len(made_engines) == 100
+
+
+def test_schedules_of_any_number_keep_the_engine(made_engines):
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params, weight_decay=0.1, fused=True)
+    for step in range(6):
+        give_gradients(params, step)
+        optimizer.param_groups[0] |= {
+            "lr": 0.1 / (step + 1),
+            "weight_decay": 0.1 / (step + 1),
+            "beta": 0.9 - step / 100,
+        }
+        optimizer.step()
+    assert len(made_engines) == 1
 
 
 def test_a_sparse_gradient_is_refused_also_later():

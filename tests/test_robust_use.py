@@ -144,18 +144,6 @@ def test_a_skipped_step_is_none_for_the_monitor():
         assert summary.dof == summary.dof
 
 
-def test_many_groups_are_remembered():
-    params = parameters([(3,)] * 100)
-    optimizer = adaterm.AdaTerm([{"params": [p]} for p in params], fused=True)
-    jobs = []
-    for step in range(3):
-        give_gradients(params, step)
-        optimizer.step()
-        jobs.append([id(known.job) for each in optimizer._last.jobs.known.values() for known in each.values()])
-    assert len(jobs[0]) == 100
-    assert jobs[0] == jobs[1] == jobs[2]
-
-
 def test_a_step_may_begin_in_inference_mode():
     params = parameters()
     optimizer = adaterm.AdaTerm(params)

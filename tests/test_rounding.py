@@ -5,7 +5,7 @@ import torch
 from catalogue import ENGINES, parameters, train
 
 import adaterm
-from adaterm.rounding import noise, rounded
+from adaterm.rounding import noise, round_stochastically
 
 
 def moved(engine, stochastic, steps=100, size=4000):
@@ -50,12 +50,12 @@ def test_the_noise_is_uniform_and_does_not_repeat():
 
 def test_what_bfloat16_holds_stays_and_so_does_what_is_not_finite():
     values = torch.tensor([1.0, -2.5, 0.0, float("inf"), -float("inf"), float("nan")])
-    torch.testing.assert_close(rounded(values, torch.tensor(3), 0), values, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(round_stochastically(values, torch.tensor(3), 0), values, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_rounding_is_one_of_the_two_neighbours():
     values = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
-    found = rounded(values, torch.tensor(1), 0)
+    found = round_stochastically(values, torch.tensor(1), 0)
     assert torch.equal(found, found.bfloat16().float())
     assert ((found - values).abs() <= values.abs() * 2.0**-7).all()
     assert abs((found - values).mean()) < 1e-4
@@ -78,9 +78,9 @@ def test_it_has_no_derivative():
 
 def test_layouts_round_like_their_memory():
     values = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    found = rounded(values, torch.tensor(1), 0)
+    found = round_stochastically(values, torch.tensor(1), 0)
     in_memory = values.permute(0, 2, 3, 1).flatten()
-    assert torch.equal(found.permute(0, 2, 3, 1).flatten(), rounded(in_memory, torch.tensor(1), 0))
+    assert torch.equal(found.permute(0, 2, 3, 1).flatten(), round_stochastically(in_memory, torch.tensor(1), 0))
 
 
 def test_tensors_of_all_groups_round_differently():

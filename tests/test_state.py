@@ -142,7 +142,7 @@ def test_another_optimizers_state_is_refused_before_anything_changes(other):
     foreign = (getattr(adaterm, other, None) or getattr(torch.optim, other))(params, lr=0.5)
     train(foreign, params, 1)
     optimizer = adaterm.AdaTerm(params)
-    with pytest.raises(ValueError, match="not of AdaTerm: a parameter's state holds step, exp_avg"):
+    with pytest.raises(ValueError, match="not of AdaTerm"):
         optimizer.load_state_dict(foreign.state_dict())
     assert optimizer.param_groups[0]["lr"] == 1e-3
     assert not optimizer.state

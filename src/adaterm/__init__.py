@@ -1,8 +1,9 @@
 """Noise-robust optimizers for PyTorch: AdaTerm and the t-family."""
 
 from adaterm.diagnostics import Monitor, Summary
-from adaterm.methods import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, TAdaBelief, TAdam
-from adaterm.rules import PAPER, Statistics
+from adaterm.equations import Statistics
+from adaterm.optimizers import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, TAdaBelief, TAdam
+from adaterm.rules import PAPER
 
 __version__ = "0.1.0"
 __all__ = [

@@ -2,18 +2,38 @@
 
 from collections.abc import Callable
 from types import FunctionType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from adaterm import equations
 
+Wrap = Callable[[FunctionType], Any]
 
-def bind(**primitives: Callable[..., Any]) -> SimpleNamespace:
-    """Rebuild every equation so that it calls the given primitives (`shift`, `where`, …) in place of torch's."""
+
+class Stages(NamedTuple):
+    """The three stages of a family's step."""
+
+    gauge: Callable[..., Any]
+    weigh: Callable[..., Any]
+    move: Callable[..., Any]
+
+
+def bind(primitives: dict[str, Any], wrap: Wrap = lambda equation: equation) -> SimpleNamespace:
+    """Rebuild every equation so that it calls the given primitives (`shift`, `where`, …) in place of torch's.
+
+    `wrap` makes of an equation what a kernel can call. A compiler may want other constants and types as well: they are
+    replaced in the same way.
+    """
     # Without __name__: torch.compile would otherwise look names up in the module and find torch's primitives there.
     scope = {name: value for name, value in vars(equations).items() if name != "__name__"} | primitives
     for name, function in vars(equations).items():
-        if isinstance(function, FunctionType) and name not in primitives:
+        ours = isinstance(function, FunctionType) and function.__module__ == equations.__name__
+        if ours and name not in primitives:
             if function.__defaults__ or function.__closure__:
                 raise TypeError(f"{name} cannot be rebuilt: an equation has neither defaults nor a closure")
-            scope[name] = FunctionType(function.__code__, scope, name)
+            scope[name] = wrap(FunctionType(function.__code__, scope, name))
     return SimpleNamespace(**scope)
+
+
+def stages_of(family: str, library: Any = equations) -> Stages:
+    """The stages of a family of rules, over torch or over a library that was bound."""
+    return Stages(*(getattr(library, f"{family}_{stage}") for stage in Stages._fields))

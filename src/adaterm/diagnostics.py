@@ -1,6 +1,5 @@
 """What an optimizer made of its gradients, summed up over many steps."""
 
-from collections import defaultdict
 from typing import Any, NamedTuple
 
 import torch
@@ -8,6 +7,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from adaterm.optimizer import RobustOptimizer
+
+_PENDING = 64  # steps that are summed up at once
 
 
 class Summary(NamedTuple):
@@ -18,6 +19,28 @@ class Summary(NamedTuple):
     mean_trust: float
     least_trust: float
     dof: float
+
+
+class _Totals(NamedTuple):
+    """Sums over the steps that some parameters took together; each is a vector with a place for every parameter."""
+
+    steps: Tensor
+    excluded: Tensor
+    trust: Tensor
+    least_trust: Tensor
+    dof: Tensor
+    last_step: Tensor
+
+    def add(self, later: "_Totals") -> "_Totals":
+        """With the sums over later steps."""
+        return _Totals(
+            self.steps + later.steps,
+            self.excluded + later.excluded,
+            self.trust + later.trust,
+            torch.minimum(self.least_trust, later.least_trust),
+            torch.where(later.steps > 0, later.dof, self.dof),
+            torch.where(later.steps > 0, later.last_step, self.last_step),
+        )
 
 
 class Monitor:
@@ -31,42 +54,49 @@ class Monitor:
         if not isinstance(optimizer, RobustOptimizer):
             raise TypeError(f"a Monitor watches an optimizer of adaterm, not {type(optimizer).__name__}")
         self._optimizer = optimizer
-        self._sums: dict[Tensor, Tensor] = {}  # of steps, exclusions and trust
-        self._least: dict[Tensor, Tensor] = {}
-        self._dof: dict[Tensor, Tensor] = {}
+        self._count = 0
+        self._pending: list[tuple[int, list[Tensor], Tensor]] = []
+        self._totals: dict[int, tuple[list[Tensor], _Totals]] = {}
         self._hook = optimizer.register_step_post_hook(self._observe)
 
     def _observe(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        alike = defaultdict(list)
-        for parameter, statistics in self._optimizer.statistics().items():
-            alike[statistics.trust.device].append((parameter, statistics))
-        for found in alike.values():
-            params = [parameter for parameter, _ in found]
-            distance, trust = (torch.stack([statistics[k].double() for _, statistics in found]) for k in (0, 1))
-            taken = ~trust.isnan()  # a step that GradScaler skipped is none
-            trust = torch.where(taken, trust, 1.0)
-            counted = [taken, taken & ~distance.isfinite(), torch.where(taken, trust, 0.0)]
-            seen = torch.stack([column.double() for column in counted], dim=1)
-            for parameter, one in zip(params, trust, strict=True):
-                if parameter not in self._sums:
-                    self._sums[parameter], self._least[parameter] = torch.zeros_like(seen[0]), torch.ones_like(one)
-            torch._foreach_add_([self._sums[parameter] for parameter in params], seen.unbind())
-            torch._foreach_minimum_([self._least[parameter] for parameter in params], trust.unbind())
-            for parameter, statistics in found:
-                before = self._dof.get(parameter, statistics.dof)
-                self._dof[parameter] = torch.where(statistics.trust.isnan(), before, statistics.dof)
+        self._count += 1
+        for params, table in self._optimizer.list_statistics():
+            self._pending.append((self._count, params, table.clone()))
+        if len(self._pending) >= _PENDING:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Add what is pending to the totals; the same list of parameters comes again as long as nothing changes."""
+        together: dict[int, list[tuple[int, list[Tensor], Tensor]]] = {}
+        for entry in self._pending:
+            together.setdefault(id(entry[1]), []).append(entry)
+        for key, entries in together.items():
+            counts, lists, tables = zip(*entries, strict=True)
+            totals = _total(torch.tensor(counts, dtype=torch.float64), torch.stack(tables).double())
+            if key in self._totals:
+                totals = self._totals[key][1].add(totals)
+            self._totals[key] = lists[0], totals
+        self._pending = []
 
     def summary(self) -> dict[str, Summary]:
         """The record of each parameter by its name, or by group and position where names are missing or ambiguous."""
-        found = {}
-        for name, parameter in self._named():
-            if parameter in self._sums:
-                steps, excluded, trust = self._sums[parameter].tolist()
-                least, dof = self._least[parameter].item(), self._dof[parameter].item()
-                found[name] = Summary(int(steps), int(excluded), trust / max(steps, 1.0), least, dof)
-        return found
+        self._sum_up()
+        records: dict[Tensor, list[float]] = {}
+        for params, totals in self._totals.values():
+            for parameter, record in zip(params, torch.stack(totals).T.tolist(), strict=True):
+                known = records.setdefault(parameter, [0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+                known[:3] = [known[place] + record[place] for place in range(3)]
+                known[3] = min(known[3], record[3])
+                known[4:] = max(known[4:], record[4:], key=lambda dof_and_step: dof_and_step[1])
+        return {
+            name: Summary(int(steps), int(excluded), trust / max(steps, 1.0), least, dof)
+            for name, parameter in self._name_parameters()
+            for steps, excluded, trust, least, dof, _ in [records.get(parameter, [0.0] * 6)]
+            if parameter in records
+        }
 
-    def _named(self) -> list[tuple[str, Tensor]]:
+    def _name_parameters(self) -> list[tuple[str, Tensor]]:
         groups = self._optimizer.param_groups
         names = [name for group in groups for name in group.get("param_names", ())]
         positions = [
@@ -78,3 +108,19 @@ class Monitor:
     def remove(self) -> None:
         """Stop watching."""
         self._hook.remove()
+
+
+def _total(counts: Tensor, tables: Tensor) -> _Totals:
+    """The sums over steps, of which the first dimension of the tables has one each."""
+    distance, trust, dof = tables.unbind(1)
+    taken = ~trust.isnan()  # a step that GradScaler skipped is none
+    numbers = torch.where(taken, counts.to(tables.device)[:, None], 0.0)
+    last_step, last = numbers.max(0)
+    return _Totals(
+        taken.sum(0).double(),
+        (taken & ~distance.isfinite()).sum(0).double(),
+        torch.where(taken, trust, 0.0).sum(0),
+        torch.where(taken, trust, 1.0).amin(0),
+        dof.gather(0, last[None])[0],
+        last_step,
+    )

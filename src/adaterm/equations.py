@@ -1,14 +1,20 @@
 """The paper's mathematics, written once, as pure functions of arrays.
 
-A step has three stages: *gauge* asks how far a gradient lies from what was expected, *weigh* turns that one number per
-tensor into rates, *move* applies them elementwise. The engines run these functions on a tensor, on lists of tensors or
-inside a kernel: they bring their own reduction and, through `adaterm.binding.bind`, their own primitives. Sections,
-algorithms and appendices are the paper's; `docs/paper.md` maps its symbols to the names used here.
+A step has three stages: *gauge* asks how far a gradient lies from what was expected, *weigh* turns sums over a tensor
+into rates, *move* applies them elementwise. Every family of methods has the three as functions of one shape:
+
+    <family>_gauge(gradient, mean, scale, scalars, numbers, flags)          -> terms, to be summed over the tensor
+    <family>_weigh(sums, size, scalars, lr, step, numbers, flags)           -> rates, scalars, statistics
+    <family>_move(gradient, mean, scale, parameter, rates, numbers, flags)  -> mean, scale, parameter
+
+The engines run them on a tensor, on lists of tensors or inside a kernel: they bring their own reduction and, through
+`adaterm.binding.bind`, their own primitives. Sections, algorithms and appendices are the paper's; `docs/paper.md` maps
+its symbols to the names used here.
 """
 
 import math
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import log, sqrt, square, where
@@ -39,6 +45,36 @@ def power(base: Array, exponent: Array) -> Array:
     return base**exponent
 
 
+class Size(NamedTuple):
+    """The number d of a tensor's elements, and trigamma(d / 2)."""
+
+    count: Array
+    trigamma: Array
+
+
+class Statistics(NamedTuple):
+    """What one step made of one gradient: its distance, the trust in it, from 0 to 1, and the degrees of freedom.
+
+    Distance and dof are per dimension for AdaTerm and totals over the tensor for the t-family, as they are published. A
+    distance that is not finite means that the gradient was excluded; its trust is 0.
+    """
+
+    distance: Array
+    trust: Array
+    dof: Array
+
+
+def direct(gradient: Array, parameter: Array, sign: Array, weight_decay: Array, adds_decay: bool) -> Array:
+    """The gradient as a rule sees it: with its sign (and GradScaler's scale undone), and with L2 decay."""
+    gradient = gradient * sign
+    return shift(gradient, parameter, weight_decay) if adds_decay else gradient
+
+
+def shrinkage(lr: Array, weight_decay: Array) -> Array:
+    """The part of a parameter that decoupled decay takes away, rounded as AdamW's factor 1 - lr * weight_decay is."""
+    return 1.0 - (1.0 - lr * weight_decay)
+
+
 def surprise(gradient: Array, mean: Array, scale: Array) -> Array:
     """Gauge: the squared deviation in units of the scale; its mean over the tensor is the distance D (Alg. 1)."""
     return square(gradient - mean) / scale
@@ -63,7 +99,7 @@ def weigh(distance: Array, excess: Array, beta: float, eps: float, min_dof: floa
 
 def residual(gradient: Array, mean: Array, valid: Array) -> Array:
     """Move: the gradient's deviation from the mean; zero for an excluded gradient, so that nothing follows it."""
-    return where(valid, gradient - mean, 0.0)
+    return where(valid > 0.0, gradient - mean, 0.0)
 
 
 def projected(scale: Array, squared: Array, rate: Array, distance: Array, dof: Array, floor: float) -> Array:
@@ -91,73 +127,98 @@ def descend(parameter: Array, mean: Array, scale: Array, step_size: Array, uncen
     return shift(parameter, mean / sqrt(square(mean) + scale if uncentered else scale), -step_size)
 
 
-def adaterm_weigh(
-    distance: Array,
-    excess: Array,
-    memory: Array,
-    beta: float,
-    eps: float,
-    min_dof: float,
-    robust: bool,
-    adaptive: bool,
-    analytically: bool,
-    adabias: bool,
-) -> tuple[Array, ...]:
-    """All that AdaTerm weighs: rate, rate of the scale, dof and weight; the next excess dof and memory; trust and dof.
+class AdaTermNumbers(NamedTuple):
+    """The numbers of AdaTerm's options; `floor` is eps^2."""
 
-    The memory is the rates' own moving average of ones, by which the adaptive bias correction divides (appendix G).
+    beta: Array
+    eps: Array
+    min_dof: Array
+    floor: Array
+
+
+class AdaTermFlags(NamedTuple):
+    """AdaTerm's switches; without `robust` the dof are infinite."""
+
+    robust: bool
+    adaptive: bool
+    analytic: bool
+    adabias: bool
+    uncentered: bool
+
+
+class AdaTermScalars(NamedTuple):
+    """A tensor's state beside mean and scale; `bias_correction` is the rates' own moving average of ones."""
+
+    excess_dof: Array
+    bias_correction: Array
+
+
+class AdaTermRates(NamedTuple):
+    """What AdaTerm moves a tensor with."""
+
+    valid: Array
+    rate: Array
+    scale_rate: Array
+    distance: Array
+    dof: Array
+    weight: Array
+    step_size: Array
+
+
+def adaterm_gauge(
+    gradient: Array, mean: Array, scale: Array, scalars: Array, numbers: Array, flags: Array
+) -> tuple[Array]:
+    """The terms whose mean is the distance; without robustness that only has to be finite."""
+    return (surprise(gradient, mean, scale) if flags.robust else square(gradient - mean),)
+
+
+def adaterm_weigh(
+    sums: Array, size: Array, scalars: Array, lr: Array, step: Array, numbers: Array, flags: Array
+) -> tuple[Array, Array, Array]:
+    """Rates, the next scalars and what to report.
+
+    The averages start at zero, for which c corrects: from the step count, or by what the rates really took in (appendix
+    G). The step size is alpha / sqrt(c).
     """
-    if robust:
-        weight, bound, dof, following = weigh(distance, excess, beta, eps, min_dof)
+    distance = sums[0] / size.count
+    excess = scalars.excess_dof
+    memory = scalars.bias_correction
+    if flags.robust:
+        weight, bound, dof, next_excess = weigh(distance, excess, numbers.beta, numbers.eps, numbers.min_dof)
         trust = weight / bound
-        rate = (1.0 - beta) * trust
-        scale_rate = granted(1.0 - beta, distance) / bound if analytically else rate
-        excess = following if adaptive else excess
-        reported = min_dof + excess
+        rate = (1.0 - numbers.beta) * trust
+        scale_rate = granted(1.0 - numbers.beta, distance) / bound if flags.analytic else rate
+        excess = next_excess if flags.adaptive else excess
+        reported_dof = numbers.min_dof + excess
     else:
         trust = granted(1.0, distance)
-        rate = granted(1.0 - beta, distance)
+        rate = granted(1.0 - numbers.beta, distance)
         scale_rate = rate
         weight = trust
         dof = where(distance < inf, distance + inf, inf)
-        reported = dof
-    memory = shift(memory, 1.0 - memory, rate) if adabias else memory
-    return rate, scale_rate, dof, weight, excess, memory, trust, reported
-
-
-def adaterm_step_size(lr: Array, step: Array, memory: Array, beta: float, adabias: bool) -> Array:
-    """alpha / sqrt(c): c corrects the averages for their start at zero, from the step count or from the memory."""
-    correction = where(memory > 0.0, memory, 1.0) if adabias else 1.0 - power(beta, step)
-    return lr / power(correction, 0.5)
+        reported_dof = dof
+    memory = shift(memory, 1.0 - memory, rate) if flags.adabias else memory
+    correction = where(memory > 0.0, memory, 1.0) if flags.adabias else 1.0 - power(numbers.beta, step)
+    step_size = lr / power(correction, 0.5)
+    rates = AdaTermRates(
+        granted(1.0, distance), rate, scale_rate, where(distance < inf, distance, 0.0), dof, weight, step_size
+    )
+    return rates, AdaTermScalars(excess, memory), Statistics(distance, trust, reported_dof)
 
 
 def adaterm_move(
-    gradient: Array,
-    mean: Array,
-    scale: Array,
-    parameter: Array,
-    valid: Array,
-    rate: Array,
-    scale_rate: Array,
-    distance: Array,
-    dof: Array,
-    weight: Array,
-    step_size: Array,
-    floor: float,
-    robust: bool,
-    analytically: bool,
-    uncentered: bool,
+    gradient: Array, mean: Array, scale: Array, parameter: Array, rates: Array, numbers: Array, flags: Array
 ) -> tuple[Array, Array, Array]:
-    """The next mean, scale and parameter of AdaTerm."""
-    rest = residual(gradient, mean, valid)
-    mean = shift(mean, rest, rate)
-    if not robust:
-        scale = gaussian(scale, square(rest), rate, floor)
-    elif analytically:
-        scale = analytic(scale, square(rest), scale_rate, weight, floor)
+    """The next mean, scale and parameter."""
+    deviation = residual(gradient, mean, rates.valid)
+    mean = shift(mean, deviation, rates.rate)
+    if not flags.robust:
+        scale = gaussian(scale, square(deviation), rates.rate, numbers.floor)
+    elif flags.analytic:
+        scale = analytic(scale, square(deviation), rates.scale_rate, rates.weight, numbers.floor)
     else:
-        scale = projected(scale, square(rest), rate, distance, dof, floor)
-    return mean, scale, descend(parameter, mean, scale, step_size, uncentered)
+        scale = projected(scale, square(deviation), rates.rate, rates.distance, rates.dof, numbers.floor)
+    return mean, scale, descend(parameter, mean, scale, rates.step_size, flags.uncentered)
 
 
 def spread(log_distance: Array, average: Array, variance: Array, beta: float) -> tuple[Array, Array]:
@@ -194,66 +255,92 @@ def t_descend(parameter: Array, mean: Array, scale: Array, step_size: Array, cor
     return shift(parameter, mean / (sqrt(ratio(scale, correction)) + eps), -step_size)
 
 
-def t_family_weigh(
-    distance: Array,
-    size: Array,
-    trigamma: Array,
-    weight_sum: Array,
-    average: Array,
-    variance: Array,
-    beta: float,
-    beta2: float,
-    eps: float,
-    dof: float,
-    beta_dof: float,
-    robust: bool,
-    adaptive: bool,
-    keep: bool,
-) -> tuple[Array, ...]:
-    """All that the t-family weighs: the two rates; the next sum, average and variance; total distance, trust and dof.
+class TFamilyNumbers(NamedTuple):
+    """The numbers of the t-family's options; `floor` is added to the scale by AdaBelief: eps / (1 - beta2)."""
 
-    Without `keep` the next step starts from the same numbers as this one, as published.
-    """
-    scale_rate = granted(1.0 - beta2, distance)
-    if robust:
+    beta1: Array
+    beta2: Array
+    eps: Array
+    dof: Array
+    beta_dof: Array
+    floor: Array
+
+
+class TFamilyFlags(NamedTuple):
+    """The t-family's switches; without `keeps` the next step starts from the same scalars as this one, as published."""
+
+    robust: bool
+    adaptive: bool
+    keeps: bool
+    belief: bool
+
+
+class TFamilyScalars(NamedTuple):
+    """A tensor's state beside mean and scale: W, and the running mean and variance of ln D."""
+
+    weight_sum: Array
+    log_distance_avg: Array
+    log_distance_var: Array
+
+
+class TFamilyRates(NamedTuple):
+    """What the t-family moves a tensor with."""
+
+    valid: Array
+    rate: Array
+    scale_rate: Array
+    step_size: Array
+    correction: Array
+
+
+def t_family_gauge(
+    gradient: Array, mean: Array, scale: Array, scalars: Array, numbers: Array, flags: Array
+) -> tuple[Array]:
+    """The terms whose mean is the distance per dimension."""
+    return (surprise(gradient, mean, scale + numbers.eps) if flags.robust else square(gradient - mean),)
+
+
+def t_family_weigh(
+    sums: Array, size: Array, scalars: Array, lr: Array, step: Array, numbers: Array, flags: Array
+) -> tuple[Array, Array, Array]:
+    """Rates, the next scalars and what to report; the step size is alpha / c1, the correction c2."""
+    distance = sums[0] / size.count
+    weight_sum = scalars.weight_sum
+    average = scalars.log_distance_avg
+    variance = scalars.log_distance_var
+    if flags.robust:
         next_average = average
         next_variance = variance
-        if adaptive:
-            next_average, next_variance = spread(log(size * distance + eps), average, variance, beta_dof)
+        dof = numbers.dof
+        if flags.adaptive:
+            log_distance = log(size.count * distance + numbers.eps)
+            next_average, next_variance = spread(log_distance, average, variance, numbers.beta_dof)
             next_average = where(distance < inf, next_average, average)
             next_variance = where(distance < inf, next_variance, variance)
-            dof = dof_of_spread(next_variance, trigamma, eps)
-        trust, rate, following = t_weigh(distance, weight_sum, dof, beta)
-        if keep:
-            weight_sum = following
+            dof = dof_of_spread(next_variance, size.trigamma, numbers.eps)
+        trust, rate, next_sum = t_weigh(distance, weight_sum, dof, numbers.beta1)
+        if flags.keeps:
+            weight_sum = next_sum
             average = next_average
             variance = next_variance
-        reported = granted(0.0, distance) + size * dof
-        total = size * distance
+        reported_dof = granted(0.0, distance) + size.count * dof
+        total = size.count * distance
     else:
         trust = granted(1.0, distance)
-        rate = granted(1.0 - beta, distance)
-        reported = where(distance < inf, distance + inf, inf)
+        rate = granted(1.0 - numbers.beta1, distance)
+        reported_dof = where(distance < inf, distance + inf, inf)
         total = distance
-    return rate, scale_rate, weight_sum, average, variance, total, trust, reported
+    step_size = lr / (1.0 - power(numbers.beta1, step))
+    correction = 1.0 - power(numbers.beta2, step)
+    rates = TFamilyRates(granted(1.0, distance), rate, granted(1.0 - numbers.beta2, distance), step_size, correction)
+    return rates, TFamilyScalars(weight_sum, average, variance), Statistics(total, trust, reported_dof)
 
 
 def t_family_move(
-    gradient: Array,
-    mean: Array,
-    scale: Array,
-    parameter: Array,
-    valid: Array,
-    rate: Array,
-    scale_rate: Array,
-    step_size: Array,
-    correction: Array,
-    floor: float,
-    eps: float,
-    belief: bool,
+    gradient: Array, mean: Array, scale: Array, parameter: Array, rates: Array, numbers: Array, flags: Array
 ) -> tuple[Array, Array, Array]:
-    """The next mean, scale and parameter of the t-family; AdaBelief's scale is that of the deviation."""
-    mean = shift(mean, residual(gradient, mean, valid), rate)
-    seen = residual(gradient, mean, valid) if belief else where(valid, gradient, 0.0)
-    scale = gaussian(scale, square(seen), scale_rate, floor)
-    return mean, scale, t_descend(parameter, mean, scale, step_size, correction, eps)
+    """The next mean, scale and parameter; AdaBelief's scale is that of the deviation."""
+    mean = shift(mean, residual(gradient, mean, rates.valid), rates.rate)
+    observed = residual(gradient, mean, rates.valid) if flags.belief else where(rates.valid > 0.0, gradient, 0.0)
+    scale = gaussian(scale, square(observed), rates.scale_rate, numbers.floor)
+    return mean, scale, t_descend(parameter, mean, scale, rates.step_size, rates.correction, numbers.eps)

@@ -1,73 +1,117 @@
-"""The torch.optim shell: parameter groups, state, checkpoints and the choice of an engine."""
+"""The torch.optim shell: parameter groups, checkpoints, and the course of a step."""
 
-import inspect
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any, ClassVar, overload
+from collections.abc import Callable, Mapping
+from operator import is_
+from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT, StateDict
+from torch.optim.optimizer import (
+    Optimizer,
+    ParamsT,
+    StateDict,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
 
-from adaterm.engines import fused, sharded
-from adaterm.engines.choice import engine_for
-from adaterm.engines.job import Job, Report, skipped, unscaled
-from adaterm.engines.sharded import Exchange, is_sharded, local, local_gradient, part
-from adaterm.options import Common, option_names
-from adaterm.recall import Known, Recall
-from adaterm.rules import Rule, Statistics
-from adaterm.state import TENSORS, Exact, as_reals, begin_scales, complete, protect, restored, size_of, step_count
+from adaterm import state
+from adaterm.engines.agreement import Agreement, Sums, get_local_gradient, is_sharded, refuse_flat
+from adaterm.engines.base import STATE, Scaling
+from adaterm.engines.choice import choose_engine
+from adaterm.engines.group_step import GroupStep, Members
+from adaterm.equations import Statistics
+from adaterm.options import Common, name_options, warn_of_unknown_keys
+from adaterm.rules import Rule, name_scalars
+from adaterm.statistics import ParameterStatistics
 
-_COMMON = option_names(Common)
-_GroupReport = tuple[list[Tensor], list[Report]]
-_Plan = tuple[Rule, Common, ModuleType]
-_Work = tuple[list[Tensor], ModuleType, Job]
+_COMMON = {name: getattr(Common(), name) for name in name_options(Common)}
+_MOST_REMEMBERED = 8  # steps of a group: it has one for every set of parameters that had gradients together
 
 
-class _LastStep:
-    """What a step leaves: reports, which torch.compile would lose as the optimizer's attribute, and jobs to repeat."""
+class Plan(NamedTuple):
+    """What is to be done with a group in this step; all that cannot be done was refused before there was one."""
 
-    def __init__(self) -> None:
-        self.reports: list[_GroupReport] = []
-        self.jobs = Recall()
-        self.kept: list[Any] = []
-        self.exchange: Exchange | None = None
-        self.rehearsed = False  # whether there is state, and no step was taken
+    rule: Rule
+    options: Common
+    engine: str
+    stepped: list[Tensor]
+
+
+class _Memory:
+    """What a step leaves for the next one, and for those who ask; torch.compile would lose plain attributes."""
+
+    def __init__(self, captured: list[Any]) -> None:
+        self.steps: list[GroupStep] = []  # of the last step
+        self.by_group: dict[int, dict[tuple[bool, ...], GroupStep]] = {}
+        self.options: dict[int, tuple[list[Any], Rule, Common]] = {}
+        self.entries: list[Any] = []  # of the state
+        self.agreement: Agreement | None = None
+        self.captured = captured  # by CUDA graphs, which may be replayed at any time
+        self.only_rehearsed = False  # whether there is state, and no step was taken
 
 
 class RobustOptimizer(Optimizer):
     """What AdaTerm and the t-family share: everything but the rule."""
 
     _rule: ClassVar[type[Rule]]
-    _fixed: ClassVar[dict[str, Any]] = {}
-    _own_options: ClassVar[tuple[str, ...]]
-    _signature: ClassVar[dict[str, Any]] = {}
+    _rule_options: ClassVar[tuple[str, ...]]
+    _fixed: ClassVar[dict[str, Any]]  # what is not an option of this class
+    _missing_means: ClassVar[dict[str, Any]]  # what an option is in checkpoints that are older than it
 
-    def __init_subclass__(cls) -> None:
-        cls._own_options = option_names(cls._rule)
-        found = inspect.signature(cls).parameters.items()
-        cls._signature = cls._signature | {name: it.default for name, it in found if it.default is not it.empty}
+    def __init_subclass__(cls, template: Rule | None = None, options: tuple[str, ...] = (), **kwargs: Any) -> None:
+        """Take the rule with all defaults, and the names of those of its fields that are options."""
+        super().__init_subclass__(**kwargs)
+        if template is not None:
+            values = {name: getattr(template, name) for name in name_options(type(template))}
+            cls._rule, cls._rule_options = type(template), options
+            cls._fixed = {name: value for name, value in values.items() if name not in options}
+            cls._missing_means = _COMMON | {name: values[name] for name in options}
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
-        # A subclass passes its `locals()`, so that its signature is the only list of its options.
-        self.defaults = {name: value for name, value in defaults.items() if name not in ("self", "params", "__class__")}
-        self._last = _LastStep()
-        self._checked(self.defaults)
-        super().__init__(params, self.defaults)
-        self._settings = [name for name in self.defaults if name != "lr"]
-        self._step_supports_amp_scaling = bool(self.defaults["fused"])
+    def __new__(cls, *args: Any, **kwargs: Any) -> "RobustOptimizer":
+        """Refuse Adam's `betas` where there is one decay."""
+        if "betas" in kwargs and "beta" in cls._rule_options:
+            raise TypeError(f"{cls.__name__} has one decay for all averages: pass beta=0.9, not betas")
+        return super().__new__(cls)
 
-    def _checked(self, group: dict[str, Any]) -> tuple[Rule, Common]:
+    def __init__(self, params: ParamsT, **options: Any) -> None:
+        self._memory = _Memory(captured=[])
+        self.defaults = options
+        self._check_options(options)
+        super().__init__(params, options)
+
+    def _check_options(self, group: Mapping[str, Any]) -> tuple[Rule, Common]:
         """The rule and the common options of a parameter group; an option that is not possible raises."""
-        own = {name: group[name] for name in self._own_options if name in self.defaults}
-        return self._rule(**own, **self._fixed), Common(**{name: group[name] for name in _COMMON})
+        rule = self._rule(**self._fixed, **{name: group[name] for name in self._rule_options})
+        return rule, Common(**{name: group[name] for name in _COMMON})
+
+    def _read_options(self, index: int) -> tuple[Rule, Common]:
+        """The options of a group, checked again only if one is another object than in the last step."""
+        group = self.param_groups[index]
+        if torch.compiler.is_compiling():
+            return self._check_options(group)
+        values = [group[name] for name in self._missing_means]
+        if index in self._memory.options:
+            before, rule, options = self._memory.options[index]
+            if all(map(is_, values, before)) and list not in map(type, values):  # a list may change in place
+                return rule, options
+        self._memory.options[index] = values, *self._check_options(group)
+        return self._memory.options[index][1:]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with options of its own if it names any."""
         if isinstance(param_group, dict):
-            self._checked(self.defaults | param_group)
+            self._check_options(self.defaults | param_group)
+            warn_of_unknown_keys(type(self).__name__, param_group, self.defaults)
         super().add_param_group(param_group)
-        self._given = getattr(self, "_given", set()) | _ids(self.param_groups[-1:])
+        self._given = getattr(self, "_given", set()) | _list_ids(self.param_groups[-1:])
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether GradScaler leaves unscaling and skipping to us: ranks that share tensors must skip together."""
+        return bool(self.defaults["fused"]) or any(map(is_sharded, self._list_params()))
+
+    def _list_params(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -75,82 +119,126 @@ class RobustOptimizer(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step, after evaluating the closure, if there is one, with gradients enabled."""
+        return self._step_with_hooks(closure) if self._is_watched() else self._step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch wraps a step that does not call its hooks
+
+    def _is_watched(self) -> bool:
+        """Whether there are hooks or a profiler, for which torch's wrapper costs as much as half a small step."""
+        hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks or _global_optimizer_pre_hooks
+        watched = hooks or _global_optimizer_post_hooks or torch.autograd._profiler_enabled()
+        overridden = type(self).step is not RobustOptimizer.step  # torch has wrapped the subclass's own
+        return not overridden and (bool(watched) or torch.compiler.is_compiling())
+
+    def _step(self, closure: Callable[[], float] | None = None) -> float | None:
         self._accelerator_graph_capture_health_check()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._last.rehearsed and not torch.compiler.is_compiling():
-            self._begin_anew()
-        self._last.jobs.check(self.state)
-        plans = [self._recalled(index) or self._planned(group) for index, group in enumerate(self.param_groups)]
-        repeated = all(isinstance(plan, Known) for plan in plans)  # which none is where anything is sharded
-        if not repeated and any(map(is_sharded, self._all())):
-            pairs = zip(self.param_groups, plans, strict=True)
-            self._step_together([self._planned(group) if isinstance(plan, Known) else plan for group, plan in pairs])
-        elif self._is_rehearsal(None):
-            self._rehearse(plans)
-        elif not self._begins_badly(plans):
-            work = [self._prepared(index, plan) for index, plan in enumerate(plans)]
-            self._last.reports = [self._carried_out(*each) for each in work]
+        scaling = Scaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+        steps = self._recall_steps() or self._make_steps(scaling)
+        if steps is not None:
+            self._memory.steps = steps
+            self._carry_out(steps, scaling)
         return loss
 
-    def _planned(self, group: dict[str, Any]) -> _Plan:
-        """What to do with a group; all that cannot be done raises here, before anything changes."""
-        rule, options = self._checked(group)
-        stepped = [parameter for parameter in group["params"] if parameter.grad is not None]
-        _refuse_unsupported(self, stepped)
-        sharded.refuse_flat(stepped, self._all(), self._given)
-        return rule, options, engine_for([local(parameter) for parameter in stepped], options)
+    _step_with_hooks = Optimizer.profile_hook_step(_step)
 
-    def _recalled(self, index: int) -> Known | None:
-        """The job that the group's gradients had before, if it can be done again."""
-        known = self._last.jobs.recall(index, self.param_groups[index], self._settings)
-        if known is not None:
-            known.job.grad_scale, known.job.found_inf = self._scaler()
-        return known
-
-    def _prepared(self, index: int, plan: _Plan | Known, remember: bool = True) -> _Work:
-        if isinstance(plan, Known):
-            return plan.stepped, fused, plan.job
-        group, (rule, options, engine) = self.param_groups[index], plan
-        stepped, job = self._job(index, rule, options)
-        if engine is fused and remember:
-            self._last.jobs.remember(index, group, self._settings, self.state, stepped, job)
-        return stepped, engine, job
-
-    def _carried_out(self, stepped: list[Tensor], engine: ModuleType, job: Job) -> _GroupReport:
-        reports = _run(engine, job)
-        if job.options.differentiable:
-            self._replace_state(stepped, job)
-        return stepped, reports
-
-    def _step_together(self, plans: list[_Plan]) -> None:
-        """Take a step with the other ranks that hold parts of the parameters."""
-        if any(options.differentiable for _, options, _ in plans):
-            raise RuntimeError("differentiable=True is not supported where parameters are sharded (DTensor)")
-        params, exchange = self._all(), self._last.exchange
-        if exchange is None or not exchange.fits(params):
-            self._last.exchange = exchange = Exchange(params)
-        if self._is_rehearsal(exchange):
-            return self._rehearse(plans)
-        if self._begins_badly(plans):
+    def _recall_steps(self) -> list[GroupStep] | None:
+        """The steps that groups took when the same parameters had gradients, if all of them can be repeated."""
+        memory = self._memory
+        if torch.compiler.is_compiling() or not memory.by_group:
             return None
-        fresh = {id(parameter) for parameter in params if not self.state.get(parameter)}
-        work = [self._prepared(index, plan, remember=False) for index, plan in enumerate(plans)]
-        begun = [
-            (rule, options, parameter)
-            for (rule, options, _), (stepped, *_) in zip(plans, work, strict=True)
-            for parameter in stepped
-            if id(parameter) in fresh and rule.init_scale == "gradient" and is_sharded(parameter)
-        ]
-        begin_scales(begun, self.state, exchange, self._scaler()[0])
-        reports = sharded.run([(engine, job) for _, engine, job in work], exchange)
-        self._last.reports = [(stepped, found) for (stepped, *_), found in zip(work, reports, strict=True)]
-        torch.autograd.graph.increment_version([parameter for stepped, *_ in work for parameter in stepped])
-        return None
+        agreed = memory.agreement is None or memory.agreement.fits(self._list_params())
+        if not agreed or not _are_same(list(self.state.values()), memory.entries):
+            memory.by_group.clear()
+            return None
+        steps = []
+        for index, group in enumerate(self.param_groups):
+            params = group["params"]
+            grads = [parameter.grad for parameter in params]
+            present = tuple([gradient is not None for gradient in grads])
+            if True in present:
+                known = memory.by_group.get(index, {}).get(present)
+                if known is None or not _are_same(params, known.group_params):
+                    return None
+                grads = [grads[place] for place in known.places] if len(known.places) < len(grads) else grads
+                if not known.fits(*self._read_options(index), grads):
+                    return None
+                steps.append(known)
+        return steps
 
-    def _is_rehearsal(self, exchange: Exchange | None) -> bool:
+    def _make_steps(self, scaling: Scaling) -> list[GroupStep] | None:
+        """A step for every group that has gradients, with its state; None if there is to be no step."""
+        memory, params = self._memory, self._list_params()
+        if memory.only_rehearsed and not torch.compiler.is_compiling():
+            self._forget_rehearsal()
+        plans = {
+            index: self._plan(index, params)
+            for index, group in enumerate(self.param_groups)
+            if any(parameter.grad is not None for parameter in group["params"])
+        }
+        agreement = memory.agreement if memory.agreement and memory.agreement.fits(params) else None
+        if agreement is None and any(map(is_sharded, params)):
+            agreement = Agreement(params)
+        if agreement is not None and any(plan.options.differentiable for plan in plans.values()):
+            raise RuntimeError("differentiable=True is not supported where parameters are sharded (DTensor)")
+        memory.agreement = agreement
+        rehearsal = self._is_rehearsal(plans, agreement)
+        if not rehearsal and self._begins_with_infinity(plans, agreement, scaling.found_inf):
+            return None
+        first = [
+            (plan.rule, plan.options, parameter)
+            for plan in plans.values()
+            for parameter in plan.stepped
+            if not self.state.get(parameter)
+        ]
+        members = {index: self._gather_members(index, plan) for index, plan in plans.items()}
+        state.begin_shared_scales(first, self.state, params, agreement, scaling.grad_scale)
+        if rehearsal:
+            memory.steps, memory.only_rehearsed = [], True
+            return None
+        return [self._make_step(index, plans[index], chosen) for index, chosen in members.items() if chosen.params]
+
+    def _plan(self, index: int, all_params: list[Tensor]) -> Plan:
+        rule, options = self._read_options(index)
+        stepped = [parameter for parameter in self.param_groups[index]["params"] if parameter.grad is not None]
+        _refuse_gradients(type(self).__name__, stepped)
+        refuse_flat(stepped, all_params, self._given)
+        return Plan(rule, options, choose_engine(stepped, options), stepped)
+
+    def _make_step(self, index: int, plan: Plan, members: Members) -> GroupStep:
+        made = GroupStep(plan.engine, plan.rule, plan.options, members, self._memory.captured)
+        if not torch.compiler.is_compiling():
+            known = self._memory.by_group.setdefault(index, {})
+            if len(known) >= _MOST_REMEMBERED:
+                del known[next(iter(known))]
+            known[tuple([parameter.grad is not None for parameter in self.param_groups[index]["params"]])] = made
+            made.remember([self.state[parameter] for parameter in members.params], tuple(members.state))
+            self._memory.entries = list(self.state.values())
+        return made
+
+    def _carry_out(self, steps: list[GroupStep], scaling: Scaling) -> None:
+        """Gauge, agree and finish; where nothing has to be agreed, engines take their stages in one go."""
+        agreement, found_inf = self._memory.agreement, scaling.found_inf
+        sums: list[Tensor] = []
+        if agreement is not None:
+            gauged = [part for each in steps for part in each.gauge(Scaling(scaling.grad_scale))]
+            sums, found_inf = agreement.reach(gauged, max([each.rows for each in steps], default=1), found_inf)
+            scaling = Scaling(scaling.grad_scale, found_inf)
+        if found_inf is not None and not all(each.skips_on_device for each in steps) and found_inf.item():
+            for each in steps:
+                each.skip()
+            return
+        for each in steps:
+            if agreement is None:
+                each.step(scaling)
+            else:
+                each.finish([sums.pop(0) for _ in each.engines], scaling)
+            each.end(self.state)
+
+    def _is_rehearsal(self, plans: dict[int, Plan], agreement: Agreement | None) -> bool:
         """Whether this is a first step with lr 0 and gradients of 0: torch's checkpoints take one, to make state."""
         if torch.compiler.is_compiling() or self.state:
             return False
@@ -158,175 +246,135 @@ class RobustOptimizer(Optimizer):
             lr = group["lr"]
             if (isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0.0:
                 return False
-        sums = {
-            position: local_gradient(parameter, parameter.grad).abs().sum().real
-            for position, parameter in enumerate(self._all())
+        sums = [
+            Sums([position], get_local_gradient(parameter).abs().sum().real.reshape(1, 1))
+            for position, parameter in enumerate(self._list_params())
             if parameter.grad is not None
-        }
-        return not any(bool(total) for total in (exchange(sums) if exchange else sums).values())
+        ]
+        totals = agreement.reach(sums, 1)[0] if agreement else [each.values for each in sums]
+        return not any(bool(total) for total in totals)
 
-    def _rehearse(self, plans: list[Any]) -> None:
-        """Make the state, and leave it as it begins: the next step is the first."""
-        for index, (rule, options, _) in enumerate(plans):
-            self._job(index, rule, options)
-        self._last.reports, self._last.rehearsed = [], True
-
-    def _begin_anew(self) -> None:
+    def _forget_rehearsal(self) -> None:
         """Drop state that was only rehearsed, unless something was loaded into it: the first step makes its own."""
-        for parameter in self._all():
+        for parameter in self._list_params():
             if parameter in self.state and not self.state[parameter]["step"]:
                 del self.state[parameter]
-        self._last.rehearsed = False
+        self._memory.only_rehearsed = False
 
-    def _all(self) -> list[Tensor]:
-        return [parameter for group in self.param_groups for parameter in group["params"]]
-
-    def _begins_badly(self, plans: list[Any]) -> bool:
+    def _begins_with_infinity(
+        self, plans: dict[int, Plan], agreement: Agreement | None, found_inf: Tensor | None
+    ) -> bool:
         """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
-        _, found_inf = self._scaler()
-        if found_inf is None or all(isinstance(plan, Known) for plan in plans):
+        if found_inf is None or all(self.state.get(p) for plan in plans.values() for p in plan.stepped):
             return False
-        fresh = any(parameter.grad is not None and not self.state.get(parameter) for parameter in self._all())
-        return fresh and bool(found_inf.item())
+        if agreement is not None:
+            _, found_inf = agreement.reach([], 1, found_inf)
+        return found_inf is not None and bool(found_inf.item())
 
-    def _scaler(self) -> tuple[Tensor | None, Tensor | None]:
-        """What GradScaler leaves for an optimizer that unscales by itself."""
-        return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-
-    def _job(self, index: int, rule: Rule, options: Common) -> tuple[list[Tensor], Job]:
-        """The parameters that take part in a step of this group, and the job to do with them."""
-        group, first = self.param_groups[index], sum(len(before["params"]) for before in self.param_groups[:index])
+    def _gather_members(self, index: int, plan: Plan) -> Members:
+        """The tensors of a group's step; those of its state are made where they are missing."""
+        group, names = self.param_groups[index], (*STATE, *name_scalars(plan.rule))
+        first = sum(len(before["params"]) for before in self.param_groups[:index])
         params: list[Tensor] = []
         grads: list[Tensor] = []
-        state: list[list[Tensor]] = [[] for _ in (*TENSORS, *rule.scalar_names)]
-        self._init_group(group, params, grads, *state)
-        steps, means, scales, *scalars = state
-        positions = [first + i for i, p in enumerate(group["params"]) if p.grad is not None and p.numel()]
-        count = sum(len(each["params"]) for each in self.param_groups)
-        lists = [[local(tensor) for tensor in tensors] for tensors in (params, means, scales)]
-        lists.insert(1, [local_gradient(*pair) for pair in zip(params, grads, strict=True)])
-        if any(parameter.is_complex() for parameter in params):
-            lists = [as_reals(tensors) for tensors in lists]
-        job = Job(
-            rule,
-            options,
-            params=lists[0],
-            grads=lists[1],
-            steps=steps,
-            means=lists[2],
-            scales=lists[3],
-            scalars=dict(zip(rule.scalar_names, scalars, strict=True)),
-            sizes=[size_of(parameter) for parameter in params],
-            positions=positions,
-            streams=[at + count * part(parameter) for at, parameter in zip(positions, params, strict=True)],
-            kept=self._last.kept,
+        columns: list[list[Tensor]] = [[] for _ in names]
+        self._init_group(group, params, grads, *columns)
+        places = [place for place, p in enumerate(group["params"]) if p.grad is not None and p.numel()]
+        return Members(
+            params,
+            dict(zip(names, columns, strict=True)),
+            group_params=list(group["params"]),
+            places=places,
+            positions=[first + place for place in places],
+            total=len(self._list_params()),
         )
-        job.grad_scale, job.found_inf = self._scaler()
-        return params, job
-
-    def _replace_state(self, params: list[Tensor], job: Job) -> None:
-        """Put the tensors that a differentiable step made, and that carry its graph, into the state."""
-        for index, parameter in enumerate(params):
-            for name, tensors in zip(TENSORS[1:], (job.means, job.scales), strict=True):
-                tensor = tensors[index]
-                self.state[parameter][name] = torch.view_as_complex(tensor) if parameter.is_complex() else tensor
-            for name, tensors in job.scalars.items():
-                self.state[parameter][name] = tensors[index]
 
     def _init_group(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], *state: list[Tensor]
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], *columns: list[Tensor]
     ) -> None:
         """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
-        rule, options = self._checked(group)
-        names = (*TENSORS, *rule.scalar_names)
-        needed, columns = set(names), list(zip(names, state, strict=True))
-        for parameter in group["params"]:
-            gradient = parameter.grad
-            if gradient is None:
-                continue
+        rule, options = self._check_options(group)
+        names, stepped = (*STATE, *name_scalars(rule)), [p for p in group["params"] if p.grad is not None]
+        engine, grad_scale = choose_engine(stepped, options), getattr(self, "grad_scale", None)
+        for parameter in stepped:
             entry = self.state[parameter]
-            if not entry.keys() >= needed:
-                complete(entry, names, rule, options, parameter, self._scaler()[0])
-            step = entry["step"]
-            misplaced = step.is_cpu != parameter.is_cpu or step.dtype != torch.float32
-            if misplaced and engine_for([local(parameter)], options) is fused:
-                entry["step"] = step.to(parameter.device, torch.float32)
-            if parameter.numel() == 0:
-                continue
-            params.append(parameter)
-            grads.append(gradient)
-            for name, tensors in columns:
-                tensors.append(entry[name])
+            state.complete(entry, names, rule, options, parameter, grad_scale, engine)
+            if parameter.numel():
+                params.append(parameter)
+                grads.append(parameter.grad)
+                for name, column in zip(names, columns, strict=True):
+                    column.append(entry[name])
 
-    def statistics(self) -> dict[Tensor, Statistics]:
+    def rule_of(self, index: int = 0) -> Rule:
+        """The rule of a parameter group: its method as a value, on which `adaterm.equations` run."""
+        return self._read_options(index)[0]
+
+    def statistics(self) -> Mapping[Tensor, Statistics]:
         """The last step's distance, trust and dof of every parameter that had a gradient, as tensors on its device.
 
         They are the numbers that the step computed anyway: nothing waits for a device until you read them.
         """
-        found: dict[Tensor, Statistics] = {}
-        for params, reports in self._last.reports:
-            for indices, statistics in reports:
-                columns = [column.detach().clone().reshape(-1).unbind() for column in statistics]
-                for index, values in zip(indices, zip(*columns, strict=True), strict=True):
-                    found[params[index]] = Statistics(*values)
-        return found
+        return ParameterStatistics([(params, table.clone()) for params, table in self.list_statistics()])
+
+    def list_statistics(self) -> list[tuple[list[Tensor], Tensor]]:
+        """The last step's statistics in blocks: parameters, and a table with their distance, trust and dof as rows.
+
+        The next step may overwrite the tables.
+        """
+        return [block for each in self._memory.steps for block in each.list_statistics()]
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""
-        handle = self.register_load_state_dict_pre_hook(protect)
+        handle = self.register_load_state_dict_pre_hook(state.check_and_protect)
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_given" not in self.__dict__:
-            self._given = _ids(self.param_groups)
-        kept = self._last.kept if "_last" in self.__dict__ else []
-        self._last = _LastStep()
-        self._last.kept = kept  # captured graphs may still be replayed
-        self.defaults = self._signature | self.defaults
-        self._settings = [name for name in self.defaults if name != "lr"]
-        self._step_supports_amp_scaling = bool(self.defaults["fused"])
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name not in ("_memory", "_given")}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        super().__setstate__(saved)
+        memory = self.__dict__.get("_memory")
+        self._memory = _Memory(memory.captured if memory else [])
+        self._given = self.__dict__.get("_given") or _list_ids(self.param_groups)
+        self.defaults = self._missing_means | self.defaults
         for group in self.param_groups:
-            for name, value in self._signature.items():
+            for name, value in self._missing_means.items():
                 group.setdefault(name, value)
             for parameter in group["params"]:
                 entry = self.state.get(parameter, {})
-                for name, value in entry.items():
-                    if isinstance(value, Exact):
-                        entry[name] = restored(name, value.tensor, parameter)
-                if entry and not isinstance(entry["step"], Tensor):
-                    entry["step"] = step_count(float(entry["step"]), parameter, group["capturable"])
+                state.restore(entry, parameter, group["capturable"])
                 if entry and type(entry["step"]) is Tensor and not entry["step"]:
-                    self._last.rehearsed = True
+                    self._memory.only_rehearsed = True
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}\nEngines: {', '.join(map(self._name_engine, self.param_groups))}"
+
+    def _name_engine(self, group: dict[str, Any]) -> str:
+        try:
+            return choose_engine(group["params"], self._check_options(group)[1])
+        except (RuntimeError, ValueError):  # which a step will raise
+            return "none"
 
 
-def _ids(groups: list[dict[str, Any]]) -> set[int]:
+def _list_ids(groups: list[dict[str, Any]]) -> set[int]:
     return {id(parameter) for group in groups for parameter in group["params"]}
 
 
-def _run(engine: ModuleType, job: Job) -> list[Report]:
-    if not job.params:
-        return []
-    with torch.set_grad_enabled(job.options.differentiable):
-        if engine is not fused and (job.grad_scale is not None or job.found_inf is not None):
-            plain = unscaled(job)
-            return engine.run(plain) if plain else [skipped(job)]
-        reports: list[Report] = engine.run(job)
-    if engine is fused:
-        job.grads = []  # a job that is kept must not keep gradients alive
-    return reports
+def _are_same(values: list[Any], known: list[Any]) -> bool:
+    return len(values) == len(known) and all(map(is_, values, known))
 
 
-def _refuse_unsupported(optimizer: Optimizer, params: list[Tensor]) -> None:
-    for parameter in params:
-        if parameter.grad is not None and is_sharded(parameter) != is_sharded(parameter.grad):
+def _refuse_gradients(optimizer: str, stepped: list[Tensor]) -> None:
+    for parameter in stepped:
+        assert parameter.grad is not None
+        if is_sharded(parameter) != is_sharded(parameter.grad):
             kinds = ["a DTensor" if is_sharded(tensor) else "a plain tensor" for tensor in (parameter, parameter.grad)]
             raise RuntimeError(f"a parameter is {kinds[0]} but its gradient is {kinds[1]}: both must be the same")
-        if parameter.grad is not None and parameter.grad.layout != torch.strided:
+        if parameter.grad.layout != torch.strided:
             raise RuntimeError(
-                f"{type(optimizer).__name__} does not support gradients of layout {parameter.grad.layout}, only of "
-                "torch.strided: build the layer with sparse=False, or give its parameters to torch.optim.SparseAdam"
+                f"{optimizer} does not support gradients of layout {parameter.grad.layout}, only of torch.strided: "
+                "build the layer with sparse=False, or give its parameters to torch.optim.SparseAdam"
             )

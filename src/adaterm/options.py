@@ -1,6 +1,9 @@
 """The options that every optimizer here shares, and how any option is checked."""
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from math import inf
 from numbers import Real
 from typing import Any
@@ -9,6 +12,18 @@ import torch
 from torch import Tensor
 
 Number = float | Tensor
+
+FOREIGN_OPTIONS = (
+    *("beta", "betas", "amsgrad", "momentum", "dampening", "nesterov", "rho", "alpha", "centered", "lambd", "t0"),
+    *("lr_decay", "etas", "step_sizes", "momentum_decay", "initial_accumulator_value", "max_iter", "ns_steps"),
+    *("min_dof", "dof", "beta_dof"),
+)
+"""Options by which groups of another optimizer are known."""
+_KEYS_OF_OTHERS = (
+    *("params", "param_names", "name", "initial_lr", "max_lr", "min_lr", "swa_lr", "lr_scale", "lr_mult"),
+    *("base_momentum", "max_momentum"),
+)
+"""What schedulers and frameworks keep in parameter groups."""
 
 
 def require(satisfied: bool, option: str, value: object, allowed: str) -> None:
@@ -78,7 +93,26 @@ class Common:
         if self.differentiable and self.foreach:
             raise RuntimeError("foreach=True is not possible with differentiable=True; foreach must be None or False")
 
+    @property
+    def adds_decay(self) -> bool:
+        """Whether weight decay is added to the gradient: L2."""
+        return bool(self.weight_decay) and not self.decoupled_weight_decay
 
-def option_names(options: type) -> tuple[str, ...]:
+    @property
+    def shrinks(self) -> bool:
+        """Whether weight decay shrinks the parameter itself, as AdamW's does."""
+        return bool(self.weight_decay) and self.decoupled_weight_decay
+
+
+def name_options(options: type) -> tuple[str, ...]:
     """The names of the options that a dataclass holds."""
     return tuple(field.name for field in fields(options))
+
+
+def warn_of_unknown_keys(optimizer: str, group: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Warn of keys of a parameter group that have no effect: another optimizer's options, or misspelt ones."""
+    for key in group:
+        if key not in known and key not in _KEYS_OF_OTHERS:
+            close = get_close_matches(str(key), known, 1)
+            advice = f": did you mean {close[0]!r}?" if close else ""
+            warnings.warn(f"{key!r} in a parameter group has no effect on {optimizer}{advice}", stacklevel=4)

@@ -17,7 +17,7 @@ def noise(index: Any, step: Any, position: Any) -> Any:
     return (bits ^ (bits >> 16)) & 0xFFFF
 
 
-def rounded(values: Tensor, step: Tensor, position: int) -> Tensor:
+def round_stochastically(values: Tensor, step: Tensor, position: int) -> Tensor:
     """Float32 values that bfloat16 can hold."""
     index = torch.arange(values.numel(), device=values.device).as_strided(values.shape, values.stride())
     values = values.float()

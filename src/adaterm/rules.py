@@ -1,52 +1,27 @@
-"""A method as a value: its options, checked once, and how its three stages are put together from the equations."""
+"""A method as a value: its options, checked once, and the numbers, flags and scalars with which the equations run."""
 
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor
-
-from adaterm import equations
-from adaterm.equations import Array, trigamma
-from adaterm.options import Number, is_number, require, require_bools, require_choice, require_number
-
-Scalars = dict[str, Array]
-
-
-class Statistics(NamedTuple):
-    """What one step made of one gradient: its distance, the trust in it, from 0 to 1, and the degrees of freedom.
-
-    Distance and dof are per dimension for AdaTerm and totals over the tensor for the t-family, as they are published. A
-    distance that is not finite means that the gradient was excluded; its trust is 0.
-    """
-
-    distance: Tensor
-    trust: Tensor
-    dof: Tensor
+from adaterm.equations import (
+    AdaTermFlags,
+    AdaTermNumbers,
+    AdaTermRates,
+    AdaTermScalars,
+    Size,
+    TFamilyFlags,
+    TFamilyNumbers,
+    TFamilyRates,
+    TFamilyScalars,
+    trigamma,
+)
+from adaterm.options import is_number, require, require_bools, require_choice, require_number
 
 
-class Size(NamedTuple):
-    """The number d of a tensor's elements, and trigamma(d / 2)."""
-
-    count: Array
-    trigamma: Array
-
-    @classmethod
-    def of(cls, count: int) -> "Size":
-        """The size of a tensor of so many elements."""
-        return cls(float(max(1, count)), trigamma(max(1, count) / 2.0))
-
-
-class Weights(NamedTuple):
-    """The per-tensor numbers that `move` needs; what a rule does not use stays 0."""
-
-    valid: Array
-    rate: Array
-    scale_rate: Array
-    distance: Array = 0.0
-    dof: Array = 0.0
-    weight: Array = 0.0
-    memory: Array = 0.0
+def measure(count: int, needs_size: bool = True) -> Size:
+    """The size of a tensor of so many elements; without trigamma for a rule that does not need it."""
+    return Size(float(max(1, count)), trigamma(max(1, count) / 2.0) if needs_size else 0.0)
 
 
 def _is_dof(value: Any) -> bool:
@@ -67,8 +42,11 @@ class AdaTermRule:
     scale_update: str = "projected"
     init_scale: str = "eps"
 
-    all_scalar_names: ClassVar[tuple[str, ...]] = ("excess_dof", "bias_correction")
+    family: ClassVar[str] = "adaterm"
+    sums: ClassVar[int] = 1  # that `gauge` leaves of a tensor
     needs_size: ClassVar[bool] = False
+    Scalars: ClassVar[type[Any]] = AdaTermScalars
+    Rates: ClassVar[type[Any]] = AdaTermRates
 
     def __post_init__(self) -> None:
         require_number("beta", self.beta, 0.0, 1.0, "a number in [0, 1)")
@@ -89,6 +67,22 @@ class AdaTermRule:
         return self.min_dof < inf
 
     @property
+    def numbers(self) -> AdaTermNumbers:
+        """What the equations are given as numbers; schedules may change them."""
+        return AdaTermNumbers(self.beta, self.eps, self.min_dof, self.eps**2)
+
+    @property
+    def flags(self) -> AdaTermFlags:
+        """What decides the course of the equations; kernels are compiled for it."""
+        return AdaTermFlags(
+            robust=self.robust,
+            adaptive=self.adaptive_dof,
+            analytic=self.scale_update == "analytic",
+            adabias=self.adaptive_bias_correction,
+            uncentered=self.uncentered,
+        )
+
+    @property
     def initial_scale(self) -> float:
         """The scale before the first gradient."""
         return self.eps**2
@@ -102,58 +96,6 @@ class AdaTermRule:
             scalars["bias_correction"] = 0.0
         return scalars
 
-    @property
-    def scalar_names(self) -> tuple[str, ...]:
-        """The names of the per-tensor state beside mean and scale."""
-        return tuple(self.initial_scalars(Size(1.0, 0.0)))
-
-    def gauge(self, lib: Any, gradient: Array, mean: Array, scale: Array) -> Array:
-        """The elementwise terms whose mean is the distance, which without robustness only has to be finite."""
-        return lib.surprise(gradient, mean, scale) if self.robust else lib.square(gradient - mean)
-
-    def weigh(self, lib: Any, distance: Array, scalars: Scalars, size: Size) -> tuple[Weights, Scalars, Statistics]:
-        """Rates, the next per-tensor state, and what to report."""
-        rate, scale_rate, dof, weight, excess, memory, trust, reported = lib.adaterm_weigh(
-            distance,
-            scalars.get("excess_dof", 0.0),
-            scalars.get("bias_correction", 0.0),
-            self.beta,
-            self.eps,
-            self.min_dof,
-            *self.weigh_flags,
-        )
-        valid = distance < inf
-        new = {"excess_dof": excess, "bias_correction": memory}
-        weights = Weights(valid, rate, scale_rate, lib.where(valid, distance, 0.0), dof, weight, memory)
-        return weights, {name: new[name] for name in scalars}, Statistics(distance, trust, reported)
-
-    def move(
-        self,
-        lib: Any,
-        gradient: Array,
-        mean: Array,
-        scale: Array,
-        parameter: Array,
-        weights: Weights,
-        lr: Number,
-        step: Number,
-    ) -> tuple[Array, Array, Array]:
-        """The next mean, scale and parameter."""
-        *numbers, memory = weights
-        step_size = equations.adaterm_step_size(lr, step, memory, self.beta, self.adaptive_bias_correction)
-        tensors = (gradient, mean, scale, parameter)
-        return lib.adaterm_move(*tensors, *numbers, step_size, self.eps**2, *self.move_flags)  # type: ignore[no-any-return]
-
-    @property
-    def weigh_flags(self) -> tuple[bool, bool, bool, bool]:
-        """The options that decide how to weigh: the last arguments of `adaterm_weigh`."""
-        return self.robust, self.adaptive_dof, self.scale_update == "analytic", self.adaptive_bias_correction
-
-    @property
-    def move_flags(self) -> tuple[bool, bool, bool]:
-        """The options that decide how to move: the last arguments of `adaterm_move`."""
-        return self.robust, self.scale_update == "analytic", self.uncentered
-
 
 @dataclass(frozen=True)
 class TRule:
@@ -166,8 +108,11 @@ class TRule:
     beta_dof: float | None = None
     as_published: bool = False
 
+    family: ClassVar[str] = "t_family"
+    sums: ClassVar[int] = 1
     needs_size: ClassVar[bool] = True
-    all_scalar_names: ClassVar[tuple[str, ...]] = ("weight_sum", "log_distance_avg", "log_distance_var")
+    Scalars: ClassVar[type[Any]] = TFamilyScalars
+    Rates: ClassVar[type[Any]] = TFamilyRates
     initial_scale: ClassVar[float] = 0.0
     init_scale: ClassVar[str] = "eps"
 
@@ -190,6 +135,23 @@ class TRule:
         """Whether the dof is finite; if not, the rule is a moving average."""
         return self.dof < inf
 
+    @property
+    def numbers(self) -> TFamilyNumbers:
+        """What the equations are given as numbers; schedules may change them."""
+        beta1, beta2 = self.betas
+        floor = self.eps / (1.0 - beta2) if self.belief else 0.0
+        return TFamilyNumbers(beta1, beta2, self.eps, self.dof, self.beta_dof or 0.0, floor)
+
+    @property
+    def flags(self) -> TFamilyFlags:
+        """What decides the course of the equations; kernels are compiled for it."""
+        return TFamilyFlags(
+            robust=self.robust,
+            adaptive=self.beta_dof is not None,
+            keeps=not self.as_published,
+            belief=self.belief,
+        )
+
     def initial_scalars(self, size: Size) -> dict[str, float]:
         """The per-tensor state beside mean and scale."""
         if not self.robust:
@@ -200,61 +162,29 @@ class TRule:
             scalars["log_distance_var"] = 2.0 * (self.dof + 2.0) / self.dof**2 + size.trigamma
         return scalars
 
-    @property
-    def scalar_names(self) -> tuple[str, ...]:
-        """The names of the per-tensor state beside mean and scale."""
-        return tuple(self.initial_scalars(Size(1.0, 0.0)))
-
-    def gauge(self, lib: Any, gradient: Array, mean: Array, scale: Array) -> Array:
-        """The elementwise terms whose mean over the tensor is the distance per dimension."""
-        return lib.surprise(gradient, mean, scale + self.eps) if self.robust else lib.square(gradient - mean)
-
-    def weigh(self, lib: Any, distance: Array, scalars: Scalars, size: Size) -> tuple[Weights, Scalars, Statistics]:
-        """Rates, the next per-tensor state (none is kept `as_published`), and what to report."""
-        rate, scale_rate, *new, total, trust, reported = lib.t_family_weigh(
-            distance,
-            *size,
-            *(scalars.get(name, 0.0) for name in self.all_scalar_names),
-            *self.betas,
-            self.eps,
-            self.dof,
-            self.beta_dof or 0.0,
-            *self.weigh_flags,
-        )
-        known = dict(zip(self.all_scalar_names, new, strict=True))
-        weights = Weights(distance < inf, rate, scale_rate)
-        return weights, {name: known[name] for name in scalars}, Statistics(total, trust, reported)
-
-    def move(
-        self,
-        lib: Any,
-        gradient: Array,
-        mean: Array,
-        scale: Array,
-        parameter: Array,
-        weights: Weights,
-        lr: Number,
-        step: Number,
-    ) -> tuple[Array, Array, Array]:
-        """The next mean, scale and parameter."""
-        beta1, beta2 = self.betas
-        floor = self.eps / (1.0 - beta2) if self.belief else 0.0
-        step_size, correction = lr / (1.0 - beta1**step), 1.0 - beta2**step
-        tensors, rates = (gradient, mean, scale, parameter), weights[:3]
-        return lib.t_family_move(*tensors, *rates, step_size, correction, floor, self.eps, *self.move_flags)  # type: ignore[no-any-return]
-
-    @property
-    def weigh_flags(self) -> tuple[bool, bool, bool]:
-        """The options that decide how to weigh: the last arguments of `t_family_weigh`."""
-        return self.robust, self.beta_dof is not None, not self.as_published
-
-    @property
-    def move_flags(self) -> tuple[bool]:
-        """The options that decide how to move: the last arguments of `t_family_move`."""
-        return (self.belief,)
-
 
 Rule = AdaTermRule | TRule
+
+
+class RuleKind(NamedTuple):
+    """What a kernel is compiled for: the equations of a family, and how many numbers go in and out of them."""
+
+    family: str
+    flags: Any
+    sums: int
+    numbers: type[Any]
+    scalars: type[Any]
+    rates: type[Any]
+
+
+def kind_of(rule: Rule) -> RuleKind:
+    """The kind of a rule."""
+    return RuleKind(rule.family, rule.flags, rule.sums, type(rule.numbers), rule.Scalars, rule.Rates)
+
+
+def name_scalars(rule: Rule) -> tuple[str, ...]:
+    """The names of the per-tensor state beside mean and scale."""
+    return tuple(rule.initial_scalars(Size(1.0, 0.0)))
 
 
 class Method(NamedTuple):

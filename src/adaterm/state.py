@@ -1,4 +1,4 @@
-"""The state of a parameter: how it begins, what a checkpoint must keep, and what it must not be."""
+"""The state of a parameter: how it begins, what a checkpoint must keep, and what is refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
-from adaterm.engines import fused
-from adaterm.engines.choice import engine_for
-from adaterm.engines.job import effective_gradient
-from adaterm.engines.sharded import Exchange, is_sharded, local, local_gradient
-from adaterm.options import Common
-from adaterm.rules import Rule, Size
+from adaterm.engines.agreement import Agreement, Sums, get_local, get_local_gradient, is_sharded
+from adaterm.engines.base import STATE
+from adaterm.engines.group_step import as_reals, count_elements
+from adaterm.equations import direct
+from adaterm.options import FOREIGN_OPTIONS, Common
+from adaterm.rules import Rule, measure
 
-TENSORS = ("step", "exp_avg", "exp_scale")
+_PIECE = 1 << 14  # elements that are added up on their own, by one thread: torch shares out longer sums
 
 
 @dataclass(frozen=True)
@@ -25,50 +25,69 @@ class Exact:
     tensor: Tensor
 
 
-def protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
+def check_and_protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     """A pre-hook that runs after the user's own: torch passes what is not a tensor on as it is."""
     _refuse_foreign(optimizer, state_dict)
 
-    def protected(entry: Any) -> Any:
+    def protect(entry: Any) -> Any:
         if not isinstance(entry, dict):
             return entry
         return {k: Exact(v) if isinstance(v, Tensor) and k != "step" else v for k, v in entry.items()}
 
-    return state_dict | {"state": {key: protected(entry) for key, entry in state_dict["state"].items()}}
+    return state_dict | {"state": {key: protect(entry) for key, entry in state_dict["state"].items()}}
 
 
 def _refuse_foreign(optimizer: Optimizer, state_dict: StateDict) -> None:
-    own = set(TENSORS) | set(optimizer._rule.all_scalar_names)  # type: ignore[attr-defined]
-    for entry in state_dict["state"].values():
-        if isinstance(entry, dict) and entry and not set(TENSORS) <= set(entry) <= own:
-            name, found = type(optimizer).__name__, ", ".join(map(str, entry))
+    """Raise if a state dict is of another kind of optimizer; more than we need is no reason."""
+    name = type(optimizer).__name__
+    for group in state_dict["param_groups"]:
+        foreign = [option for option in FOREIGN_OPTIONS if option in group and option not in optimizer.defaults]
+        if foreign:
             raise ValueError(
-                f"this state dict is not of {name}: a parameter's state holds {found}, not {', '.join(own)}"
+                f"this state dict is not of {name}: its parameter groups have the options {', '.join(foreign)}. "
+                f"Another optimizer's state does not fit: begin with a new {name}, or load the state into the "
+                "optimizer that saved it"
+            )
+    for entry in state_dict["state"].values():
+        missing = [key for key in STATE if isinstance(entry, dict) and entry and key not in entry]
+        if missing:
+            raise ValueError(
+                f"this state dict is not of {name}: a parameter's state holds {', '.join(map(str, entry))}, "
+                f"and {', '.join(missing)} is missing"
             )
 
 
-def restored(name: str, value: Any, parameter: Any) -> Tensor:
+def restore(entry: dict[str, Any], parameter: Tensor, on_device: bool) -> None:
+    """Put loaded values into a parameter's state."""
+    for name, value in entry.items():
+        if isinstance(value, Exact):
+            entry[name] = _restore_tensor(name, value.tensor, parameter)
+    if entry and not isinstance(entry["step"], Tensor):
+        entry["step"] = count_steps(float(entry["step"]), parameter, on_device)
+
+
+def _restore_tensor(name: str, value: Any, parameter: Any) -> Tensor:
     """A saved state tensor on the parameter's device, in its own precision or the least that the parameter asks for.
 
     Where the parameter is sharded, so is its mean and scale.
     """
-    if name in TENSORS and is_sharded(value) and not is_sharded(parameter):
+    if name in STATE and is_sharded(value) and not is_sharded(parameter):
         raise ValueError(f"{name} is sharded and its parameter is not: load it with set_optimizer_state_dict")
-    if name in TENSORS and is_sharded(parameter):
+    if name in STATE and is_sharded(parameter):
         if value.shape != parameter.shape:
             raise ValueError(
                 f"a sharded parameter of shape {tuple(parameter.shape)} cannot have {name} of shape "
                 f"{tuple(value.shape)}: load the state with torch.distributed.checkpoint's set_optimizer_state_dict"
             )
-        value = _shared_as(parameter, value)
+        value = _shard_like(parameter, value)
+    if not value.is_floating_point() and not value.is_complex():
+        return value.to(parameter.device)  # type: ignore[no-any-return]
     least = state_dtype(parameter)
-    found: Tensor = value.to(
-        parameter.device, torch.promote_types(value.dtype, least if value.is_complex() else least.to_real())
-    )
-    return found
+    dtype = torch.promote_types(value.dtype, least if value.is_complex() else least.to_real())
+    return value.to(parameter.device, dtype)  # type: ignore[no-any-return]
 
 
-def _shared_as(parameter: Any, value: Any) -> Any:
+def _shard_like(parameter: Any, value: Any) -> Any:
     """A state tensor with a parameter's placements, from any others, or from the whole tensor that every rank has."""
     if is_sharded(value):
         return value.redistribute(parameter.device_mesh, parameter.placements)
@@ -83,7 +102,7 @@ def state_dtype(parameter: Tensor) -> torch.dtype:
     return torch.promote_types(parameter.dtype, torch.float32)
 
 
-def step_count(value: float, parameter: Tensor, on_device: bool) -> Tensor:
+def count_steps(value: float, parameter: Tensor, on_device: bool) -> Tensor:
     """A parameter's number of steps, as torch keeps it."""
     dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
     # On the host as torch makes it, so that its fake tensors know the value too; on a device without a copy.
@@ -99,40 +118,54 @@ def complete(
     options: Common,
     parameter: Tensor,
     grad_scale: Tensor | None,
+    engine: str,
 ) -> None:
-    """Make the state that a new parameter, or an option that was switched on, needs."""
-    fresh = _initial_state(rule, options, parameter, grad_scale)
-    if entry and "bias_correction" in fresh:
-        fresh["bias_correction"].fill_(1.0)  # averages with a past have nothing left to correct
-    entry |= {name: fresh[name] for name in names if name not in entry}
+    """Make the state that a new parameter, or an option that was switched on, needs, where the engine needs it."""
+    if not all(name in entry for name in names):
+        on_device = options.capturable or engine == "fused"
+        fresh = _make_state(rule, options, parameter, grad_scale, on_device)
+        if entry and "bias_correction" in fresh:
+            fresh["bias_correction"].fill_(1.0)  # averages with a past have nothing left to correct
+        for name in names:
+            entry.setdefault(name, fresh[name])
+    step = entry["step"]
+    if engine == "fused" and (step.is_cpu != parameter.is_cpu or step.dtype != torch.float32):
+        entry["step"] = step.to(parameter.device, torch.float32)
 
 
 @torch.no_grad()
-def _initial_state(rule: Rule, options: Common, parameter: Tensor, grad_scale: Tensor | None) -> dict[str, Tensor]:
+def _make_state(
+    rule: Rule, options: Common, parameter: Tensor, grad_scale: Tensor | None, on_device: bool
+) -> dict[str, Tensor]:
     mean = torch.zeros_like(parameter, dtype=state_dtype(parameter), memory_format=torch.preserve_format)
     scale = torch.empty_like(mean)
-    (reals,) = as_reals([local(scale)])
+    (reals,) = as_reals([get_local(scale)])
     reals.fill_(rule.initial_scale)
     if rule.init_scale == "gradient" and parameter.grad is not None and not is_sharded(parameter):
-        power = _squares(parameter, parameter.grad, options, reals.dtype, grad_scale).mean()
-        _begin_scale(reals, power, rule)
-    scalars = rule.initial_scalars(Size.of(size_of(parameter)))
+        total = _sum_squares(parameter, parameter.grad, options, reals.dtype, grad_scale)
+        _begin_scale(reals, total / count_elements(parameter), rule)
+    scalars = rule.initial_scalars(measure(count_elements(parameter)))
     return {
-        "step": step_count(0.0, parameter, options.capturable or engine_for([local(parameter)], options) is fused),
+        "step": count_steps(0.0, parameter, on_device),
         "exp_avg": mean,
         "exp_scale": scale,
         **{name: torch.full((), value, dtype=reals.dtype, device=parameter.device) for name, value in scalars.items()},
     }
 
 
-def _squares(
+def _sum_squares(
     parameter: Tensor, gradient: Tensor, options: Common, dtype: torch.dtype, grad_scale: Tensor | None
 ) -> Tensor:
-    """The squares of a gradient's elements, as the rule sees it."""
+    """The sum of squares of a gradient's elements, as the rule sees it; the same for any number of threads."""
     stored, gradient = (tensor.to(dtype) for tensor in as_reals([parameter, gradient]))
-    if grad_scale is not None:
-        gradient = gradient / grad_scale.to(gradient.device)
-    return effective_gradient(gradient, stored, options).square()
+    sign = 1.0 if grad_scale is None else 1.0 / grad_scale.reshape(()).to(gradient.device)
+    sign = -sign if options.maximize else sign
+    squares = direct(gradient, stored, sign, options.weight_decay, options.adds_decay).square().reshape(-1)
+    while squares.numel() > _PIECE:
+        whole = squares.numel() // _PIECE * _PIECE
+        pieces = squares[:whole].view(-1, _PIECE).sum(1, dtype=torch.float64)
+        squares = torch.cat([pieces, squares[whole:].sum(dtype=torch.float64).reshape(1)])
+    return squares.sum(dtype=torch.float64).to(dtype)
 
 
 def _begin_scale(scale: Tensor, power: Tensor, rule: Rule) -> None:
@@ -141,31 +174,24 @@ def _begin_scale(scale: Tensor, power: Tensor, rule: Rule) -> None:
 
 
 @torch.no_grad()
-def begin_scales(
-    begun: list[tuple[Rule, Common, Tensor]],
+def begin_shared_scales(
+    first: list[tuple[Rule, Common, Tensor]],
     state: Mapping[Tensor, dict[str, Tensor]],
-    exchange: Exchange,
+    params: list[Tensor],
+    agreement: Agreement | None,
     grad_scale: Tensor | None,
 ) -> None:
     """Set the first scales of sharded parameters from their first gradients, of which other ranks have parts."""
-    if not begun:
+    begun = [(r, o, p) for r, o, p in first if r.init_scale == "gradient" and is_sharded(p)]
+    if not begun or agreement is None:
         return
-    positions = {id(parameter): position for position, parameter in enumerate(exchange.params)}
-    sums = {}
+    positions = {id(parameter): position for position, parameter in enumerate(params)}
+    sums = []
     for _, options, parameter in begun:
-        gradient, dtype = local_gradient(parameter, parameter.grad), state_dtype(parameter).to_real()
-        sums[positions[id(parameter)]] = _squares(local(parameter), gradient, options, dtype, grad_scale).sum()
-    totals = exchange(sums)
-    for rule, _, parameter in begun:
-        (scale,) = as_reals([local(state[parameter]["exp_scale"])])
-        _begin_scale(scale, totals[positions[id(parameter)]] / size_of(parameter), rule)
-
-
-def size_of(parameter: Tensor) -> int:
-    """The number of a tensor's real numbers, on all ranks together."""
-    return parameter.numel() * (2 if parameter.is_complex() else 1)
-
-
-def as_reals(tensors: list[Tensor]) -> list[Tensor]:
-    """Complex tensors as pairs of reals, which share their memory."""
-    return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+        gradient, dtype = get_local_gradient(parameter), state_dtype(parameter).to_real()
+        total = _sum_squares(get_local(parameter), gradient, options, dtype, grad_scale)
+        sums.append(Sums([positions[id(parameter)]], total.reshape(1, 1)))
+    totals, _ = agreement.reach(sums, 1)
+    for (rule, _, parameter), total in zip(begun, totals, strict=True):
+        (scale,) = as_reals([get_local(state[parameter]["exp_scale"])])
+        _begin_scale(scale, total.reshape(()) / count_elements(parameter), rule)

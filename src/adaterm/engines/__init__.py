@@ -1,10 +1,6 @@
-"""The engines: each runs a rule over the tensors of one parameter group, and they alone change state.
+"""The engines: each runs a rule over tensors that share device and precision, and they alone change state.
 
-An engine is a module with `run(job)`. `reference` follows the equations tensor by tensor and defines what is right;
-`foreach` runs the same equations over lists of tensors; `fused` runs them in kernels for a `gpu` or a `cpu`. Each also
-has the two halves of a step, `gauge(job)` and `finish(job, totals)`, between which `sharded` lets the ranks meet.
+`reference` follows the equations tensor by tensor and defines what is right; `foreach` runs the same equations over
+lists of tensors; `cpu` and `gpu` run them in fused kernels. A `GroupStep` owns those of a parameter group. Between
+`gauge` and `finish` an `Agreement` lets ranks that share tensors add up what they gauged.
 """
-
-from adaterm.engines import foreach, fused, reference, sharded
-
-__all__ = ["foreach", "fused", "reference", "sharded"]

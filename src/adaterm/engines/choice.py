@@ -1,26 +1,91 @@
-"""Which engine steps which parameters."""
+"""Which engine steps the parameters of a group: reference, foreach or fused."""
 
-from types import ModuleType
+import warnings
+from functools import lru_cache
+from types import NoneType
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
-from adaterm.engines import foreach, fused, gpu, reference
+from adaterm.engines.agreement import get_local, is_sharded
+from adaterm.engines.base import Block, Engine
+from adaterm.engines.cpu import engine as cpu
+from adaterm.engines.foreach import ForeachEngine
+from adaterm.engines.gpu import engine as gpu
+from adaterm.engines.reference import ReferenceEngine
 from adaterm.options import Common
 
+_NEEDS = {
+    "cuda": "Triton and a C compiler (pip install 'adaterm[gpu]')",
+    "cpu": "Numba (pip install 'adaterm[cpu]')",
+}
 
-def engine_for(params: list[Tensor], options: Common) -> ModuleType:
-    """The engine that the options ask for, or else the best there is for these parameters."""
-    plain = len(params) > 0 and not (options.differentiable or torch.compiler.is_compiling())
-    if options.fused and plain:
-        if not all(map(fused.supports, params)):
-            fused.refuse(params)
-        return fused
+
+def choose_engine(params: list[Tensor], options: Common) -> str:
+    """The engine that the options ask for, or else the best there is for these parameters, which must have gradients.
+
+    It is the same for all of a group's parameters.
+    """
+    usable = len(params) > 0 and not (options.differentiable or torch.compiler.is_compiling())
+    if options.fused and usable:
+        unsupported = [parameter for parameter in params if not _supports(parameter)]
+        if unsupported:
+            _refuse_fused(unsupported)
+        return "fused" if all(map(_has_plain_gradient, params)) else "foreach"
     if options.foreach is not None:
-        return foreach if options.foreach else reference
-    if options.fused is None and plain and not gpu.interpreted and all(map(fused.supports, params)):
-        return fused
+        return "foreach" if options.foreach else "reference"
+    if options.fused is None and usable and not gpu.interpreted:
+        if all(map(_supports, params)) and all(map(_has_plain_gradient, params)):
+            return "fused"
+        for device in {parameter.device.type for parameter in params} & _find_missing():
+            _warn_of_missing(device)
     if isinstance(options.lr, Tensor) and not options.capturable:
-        return reference
-    return foreach if _default_to_fused_or_foreach(params, options.differentiable)[1] else reference
+        return "reference"
+    return "foreach" if _default_to_fused_or_foreach(params, options.differentiable)[1] else "reference"
+
+
+def make_engine(name: str, block: Block) -> Engine:
+    """An engine for a block; the fused one is that of the block's device."""
+    if name == "fused":
+        return gpu.GpuEngine(block) if gpu.supports(block.params[0]) else cpu.CpuEngine(block)
+    return ForeachEngine(block) if name == "foreach" else ReferenceEngine(block)
+
+
+def _supports(parameter: Tensor) -> bool:
+    """Whether a fused engine can step this parameter."""
+    local = get_local(parameter)
+    return gpu.supports(local) or cpu.supports(local)
+
+
+def _has_plain_gradient(parameter: Tensor) -> bool:
+    """Whether the gradient is not of a subclass that kernels cannot read."""
+    return is_sharded(parameter) or type(parameter.grad) in (Tensor, NoneType)
+
+
+def _find_missing() -> set[str]:
+    """The devices whose fused engine is not here for want of a package."""
+    here = {"cuda": gpu.available, "cpu": cpu.is_available()}
+    return {device for device, available in here.items() if not available}
+
+
+def _refuse_fused(unsupported: list[Tensor]) -> NoReturn:
+    """Say what `fused=True` would need."""
+    kinds = sorted({f"{parameter.dtype} on {parameter.device.type}" for parameter in unsupported})
+    missing = _find_missing()
+    needs = "".join(f"; on {device} it needs {_NEEDS[device]}" for device in _NEEDS if device in missing)
+    raise RuntimeError(
+        "`fused=True` requires all the params to be floating point Tensors of supported devices: "
+        f"{[device for device in _NEEDS if device not in missing]} but there is {', '.join(kinds)}{needs}"
+    )
+
+
+@lru_cache
+def _warn_of_missing(device: str) -> None:
+    """Say once why steps are slow."""
+    warnings.warn(
+        f"adaterm's fused engine for {device} is missing, so steps are slow: it needs {_NEEDS[device]}. "
+        "Pass fused=False to do without it.",
+        stacklevel=5,
+    )

@@ -6,19 +6,20 @@ Per-tensor numbers lie in stacked vectors, on which `weigh` runs as it does on o
 `Tensors`: lists with operators, which need no more than two scratch lists beside parameters, gradients and state.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import nan
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from adaterm import equations
-from adaterm.binding import bind
-from adaterm.engines.job import Job, Report
+from adaterm.binding import bind, stages_of
+from adaterm.engines.base import Block
+from adaterm.equations import Size
 from adaterm.options import Number
-from adaterm.rounding import rounded
-from adaterm.rules import Size, Statistics
+from adaterm.rounding import round_stochastically
+from adaterm.rules import measure
 
 _ALIGNMENT = 16  # elements: every tensor of a flat buffer starts where vectorised loads can
 
@@ -72,6 +73,11 @@ class Tensors:
         torch._foreach_add_(taken.items, _plain(other))
         return taken
 
+    def __mul__(self, factor: Number) -> "Tensors":
+        if isinstance(factor, Tensor):
+            return self.take().each(lambda tensor: tensor.mul_(factor))
+        return self if factor == 1.0 else self.take().each(lambda tensor: tensor.mul_(factor))
+
     def __truediv__(self, other: "Tensors") -> "Tensors":
         if other.scratch and not self.scratch:
             taken = other.take().each(Tensor.reciprocal_)
@@ -83,20 +89,17 @@ class Tensors:
 
 
 class _Gradients(Tensors):
-    """The gradients as the rule sees them: in its precision, its sign, and with L2 decay; never written."""
+    """The gradients as the rule sees them: in its precision, with its sign, and with L2 decay; never written."""
 
-    def __init__(self, job: Job, parameters: Tensors) -> None:
-        super().__init__(job.grads)
-        self.options = job.options
+    def __init__(self, block: Block, parameters: Tensors) -> None:
+        super().__init__(block.grads)
+        self.block = block
         self.parameters = parameters
 
     def copy(self) -> Tensors:
+        options, sign = self.block.options, self.block.read_sign()
         copied = _copy(self.items, self.parameters.items, self.parameters.items[0].dtype)
-        if self.options.maximize:
-            copied.each(Tensor.neg_)
-        if self.options.weight_decay and not self.options.decoupled_weight_decay:
-            copied.accumulate(self.parameters, self.options.weight_decay)
-        return copied
+        return _LISTS.direct(copied, self.parameters, sign, options.weight_decay, options.adds_decay)  # type: ignore[no-any-return]
 
 
 def _plain(operand: Tensors | float) -> Any:
@@ -139,95 +142,105 @@ def _where(valid: Tensor, value: Tensors, other: float) -> Tensors:
 
 
 _LISTS = bind(
-    shift=_shift,
-    ratio=_ratio,
-    where=_where,
-    sqrt=lambda value: value.take().each(Tensor.sqrt_),
-    square=lambda value: value.take().each(lambda tensor: tensor.mul_(tensor)),
-    at_least=lambda value, bound: value.take().each(lambda tensor: tensor.clamp_min_(bound)),
+    {
+        "shift": _shift,
+        "ratio": _ratio,
+        "where": _where,
+        "sqrt": lambda value: value.take().each(Tensor.sqrt_),
+        "square": lambda value: value.take().each(lambda tensor: tensor.mul_(tensor)),
+        "at_least": lambda value, bound: value.take().each(lambda tensor: tensor.clamp_min_(bound)),
+    }
 )
 
 
-class _Bucket:
-    """Parameters that share device and precision, as lists."""
+class _Operands(NamedTuple):
+    """A block's tensors as operands of the equations."""
 
-    def __init__(self, job: Job) -> None:
-        dtype = job.means[0].dtype
-        self.job = job
-        self.exact = job.params[0].dtype == dtype
-        self.parameters = Tensors(job.params if self.exact else _copy(job.params, job.params, dtype).items)
-        self.gradients = _Gradients(job, self.parameters)
-        self.means, self.scales = Tensors(job.means), Tensors(job.scales)
-
-    def gauge(self) -> list[Tensor]:
-        """The sums, of terms that are not negative, of which a distance is the mean."""
-        terms = self.job.rule.gauge(_LISTS, self.gradients, self.means, self.scales).items
-        on_gpu = terms[0].is_cuda  # elsewhere a sum is more exact than the norm, and no slower
-        return list(torch._foreach_norm(terms, 1)) if on_gpu else [tensor.sum() for tensor in terms]
-
-    def finish(self, totals: list[Tensor]) -> Statistics:
-        """Weigh and move, with the sums over whole tensors."""
-        job, parameters = self.job, self.parameters
-        rule, options, lr = job.rule, job.options, job.lr_on(job.means[0].device)
-        if options.weight_decay and options.decoupled_weight_decay:
-            parameters.accumulate(parameters, -job.decay(lr))
-        torch._foreach_add_(job.steps, 1.0)
-        size = Size(1.0, 0.0)
-        if rule.needs_size:
-            sizes = map(Size.of, job.sizes)
-            size = Size(*(_vector(column, job.means[0]) for column in zip(*sizes, strict=True)))
-        distance = torch.stack(torch._foreach_div(totals, list(map(float, job.sizes))))
-        scalars = {name: torch.stack(values) for name, values in job.scalars.items()}
-        weights, new_scalars, statistics = rule.weigh(equations, distance, scalars, size)
-        rule.move(_LISTS, self.gradients, self.means, self.scales, parameters, weights, lr, _step_counts(job))
-
-        if not self.exact:
-            torch._foreach_copy_(job.params, _rounded(job, parameters.items))
-        for name, values in job.scalars.items():
-            torch._foreach_copy_(values, new_scalars[name].unbind())
-        return statistics
+    gradients: Tensors
+    means: Tensors
+    scales: Tensors
+    parameters: Tensors
+    scalars: Any
 
 
-def _buckets(job: Job) -> Iterator[tuple[list[int], _Bucket]]:
-    found = defaultdict(list)
-    for index, (parameter, mean) in enumerate(zip(job.params, job.means, strict=True)):
-        found[parameter.device, parameter.dtype, mean.dtype].append(index)
-    for indices in found.values():
-        yield indices, _Bucket(job.select(indices))
+class ForeachEngine:
+    """Steps a block's tensors as lists."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.statistics = block.means[0].new_full((3, len(block.params)), nan)
+
+    def step(self) -> None:
+        """Take a whole step."""
+        operands = self._read()
+        self._finish(operands, self._gauge(operands))
+
+    def gauge(self) -> Tensor:
+        """The sums of every tensor: a row for each sum of the rule."""
+        return self._gauge(self._read())
+
+    def finish(self, sums: Tensor) -> None:
+        """Weigh and move, with the sums of whole tensors."""
+        self._finish(self._read(), sums)
+
+    def _read(self) -> _Operands:
+        block, dtype = self.block, self.block.means[0].dtype
+        exact = block.params[0].dtype == dtype
+        parameters = Tensors(block.params if exact else _copy(block.params, block.params, dtype).items)
+        scalars = block.gather_scalars({name: torch.stack(values) for name, values in block.scalars.items()})
+        return _Operands(
+            _Gradients(block, parameters), Tensors(block.means), Tensors(block.scales), parameters, scalars
+        )
+
+    def _gauge(self, operands: _Operands) -> Tensor:
+        gradients, means, scales, _, scalars = operands
+        rule = self.block.rule
+        terms = stages_of(rule.family, _LISTS).gauge(gradients, means, scales, scalars, rule.numbers, rule.flags)
+        return torch.stack([_add_up(term.items) for term in terms])
+
+    def _finish(self, operands: _Operands, sums: Tensor) -> None:
+        gradients, means, scales, parameters, scalars = operands
+        block, rule, options, lr = self.block, self.block.rule, self.block.options, self.block.read_lr()
+        if options.shrinks:
+            parameters.accumulate(parameters, -equations.shrinkage(lr, options.weight_decay))
+        torch._foreach_add_(block.steps, 1.0)
+        weigh, move = stages_of(rule.family).weigh, stages_of(rule.family, _LISTS).move
+        counts = _read_counts(block)
+        rates, scalars, statistics = weigh(sums, _measure(block), scalars, lr, counts, rule.numbers, rule.flags)
+        move(gradients, means, scales, parameters, rates, rule.numbers, rule.flags)
+
+        if parameters.items is not block.params:
+            torch._foreach_copy_(block.params, _round(block, parameters.items))
+        for name, values in block.scalars.items():
+            torch._foreach_copy_(values, getattr(scalars, name).unbind())
+        self.statistics = torch.stack(list(statistics))
 
 
-def run(job: Job) -> list[Report]:
-    """Take one step with every parameter of the job, all that share device and precision at once."""
-    return [Report(indices, bucket.finish(bucket.gauge())) for indices, bucket in _buckets(job)]
+def _measure(block: Block) -> Size:
+    """The sizes of a block's tensors, as vectors."""
+    sizes = [measure(size, block.rule.needs_size) for size in block.sizes]
+    return Size(*(_vector(column, block.means[0]) for column in zip(*sizes, strict=True)))
 
 
-def gauge(job: Job) -> list[Tensor]:
-    """The sums, one for each parameter, of which a distance is the mean."""
-    sums = {
-        index: total for indices, bucket in _buckets(job) for index, total in zip(indices, bucket.gauge(), strict=True)
-    }
-    return [sums[index] for index in range(len(job.params))]
+def _add_up(terms: list[Tensor]) -> Tensor:
+    """The sums of terms that are not negative; off a GPU a sum is more exact than the norm, and no slower."""
+    return torch.stack(list(torch._foreach_norm(terms, 1)) if terms[0].is_cuda else [term.sum() for term in terms])
 
 
-def finish(job: Job, totals: list[Tensor]) -> list[Report]:
-    """Take the rest of a step, with the sums over whole tensors."""
-    return [Report(indices, bucket.finish([totals[index] for index in indices])) for indices, bucket in _buckets(job)]
-
-
-def _rounded(job: Job, values: list[Tensor]) -> list[Tensor]:
-    """What to store; rounding by chance goes tensor by tensor."""
-    if not (job.options.stochastic_rounding and job.params[0].dtype == torch.bfloat16):
+def _round(block: Block, values: list[Tensor]) -> list[Tensor]:
+    """What to store; stochastic rounding goes tensor by tensor."""
+    if not (block.options.stochastic_rounding and block.params[0].dtype == torch.bfloat16):
         return values
-    each = zip(values, job.steps, job.streams, strict=True)
-    return [rounded(value, step.long(), position) for value, step, position in each]
+    each = zip(values, block.steps, block.streams, strict=True)
+    return [round_stochastically(value, step.long(), stream) for value, step, stream in each]
 
 
-def _step_counts(job: Job) -> Number:
+def _read_counts(block: Block) -> Number:
     """One number where all tensors have taken equally many steps, and else a vector."""
-    if not job.on_host:
-        return torch.stack(job.steps).to(job.means[0])
-    counts = [step.item() for step in job.steps]
-    return counts[0] if len(set(counts)) == 1 else _vector(counts, job.means[0])
+    if not block.on_host:
+        return torch.stack(block.steps).to(block.means[0])
+    counts = [step.item() for step in block.steps]
+    return counts[0] if len(set(counts)) == 1 else _vector(counts, block.means[0])
 
 
 def _vector(numbers: Sequence[float], like: Tensor) -> Tensor:

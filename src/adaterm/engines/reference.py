@@ -1,72 +1,96 @@
-"""The reference engine: the equations on one tensor after the other."""
+"""The reference engine: the equations on one tensor after the other; it defines what is right."""
+
+from math import nan
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from adaterm import equations
-from adaterm.binding import bind
-from adaterm.engines.job import Job, Report, effective_gradient
+from adaterm.binding import bind, stages_of
+from adaterm.engines.base import Block
 from adaterm.options import Number
-from adaterm.rounding import rounded
-from adaterm.rules import Size, Statistics
+from adaterm.rounding import round_stochastically
+from adaterm.rules import measure
 
 
 def _shift_in_place(value: Tensor, direction: Tensor, rate: Number) -> Tensor:
     return value.add_(direction * rate) if isinstance(rate, Tensor) else value.add_(direction, alpha=rate)
 
 
-_IN_PLACE = bind(shift=_shift_in_place)
+_IN_PLACE = bind({"shift": _shift_in_place})
 
 
-def run(job: Job) -> list[Report]:
-    """Take one step with every parameter of the job."""
-    return [Report([index], _finish(job, index, _gauge(job, index))) for index in range(len(job.params))]
+class ReferenceEngine:
+    """Steps a block's tensors one by one."""
 
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.statistics = block.means[0].new_full((3, len(block.params)), nan)
 
-def gauge(job: Job) -> list[Tensor]:
-    """The sums, one for each parameter, of which a distance is the mean."""
-    return [_gauge(job, index) for index in range(len(job.params))]
+    def step(self) -> None:
+        """Take a whole step."""
+        self.finish(self.gauge())
 
+    def gauge(self) -> Tensor:
+        """The sums of every tensor: a row for each sum of the rule."""
+        return torch.stack([self._gauge(index) for index in range(len(self.block.params))], dim=1)
 
-def finish(job: Job, totals: list[Tensor]) -> list[Report]:
-    """Take the rest of a step, with the sums over whole tensors."""
-    return [Report([index], _finish(job, index, total)) for index, total in enumerate(totals)]
+    def finish(self, sums: Tensor) -> None:
+        """Weigh and move, with the sums of whole tensors."""
+        rows = [self._finish(index, sums[:, index]) for index in range(len(self.block.params))]
+        self.statistics = torch.stack(rows, dim=1).detach()
 
+    def _gauge(self, index: int) -> Tensor:
+        block, mean = self.block, self.block.means[index]
+        gradient = self._gradient(index, block.params[index].to(mean.dtype))
+        gauge = stages_of(block.rule.family).gauge
+        scalars = self._scalars(index)
+        terms = gauge(gradient, mean, block.scales[index], scalars, block.rule.numbers, block.rule.flags)
+        return torch.stack([term.sum() for term in terms])
 
-def _gauge(job: Job, index: int) -> Tensor:
-    mean, scale = job.means[index], job.scales[index]
-    gradient = effective_gradient(job.grads[index], job.params[index].to(mean.dtype), job.options)
-    terms: Tensor = job.rule.gauge(equations, gradient, mean, scale)
-    return terms.sum()
+    def _finish(self, index: int, sums: Tensor) -> Tensor:
+        block, rule, options = self.block, self.block.rule, self.block.options
+        stored, mean, scale, step = (lists[index] for lists in (block.params, block.means, block.scales, block.steps))
+        library = equations if options.differentiable else _IN_PLACE
+        lr = block.read_lr()
 
+        parameter = stored.to(mean.dtype)
+        gradient = self._gradient(index, parameter)
+        if options.shrinks:
+            parameter = library.shift(parameter, parameter, -equations.shrinkage(lr, options.weight_decay))
 
-def _finish(job: Job, index: int, total: Tensor) -> Statistics:
-    rule, options, size = job.rule, job.options, job.sizes[index]
-    stored, mean, scale, step = job.params[index], job.means[index], job.scales[index], job.steps[index]
-    lr = job.lr_on(stored.device)
-    lib = equations if options.differentiable else _IN_PLACE
+        step += 1
+        count = step.item() if block.on_host else step.to(mean.dtype)
+        size = measure(block.sizes[index], rule.needs_size)
+        weigh, move = stages_of(rule.family).weigh, stages_of(rule.family, library).move
+        rates, scalars, statistics = weigh(sums, size, self._scalars(index), lr, count, rule.numbers, rule.flags)
+        mean, scale, parameter = move(gradient, mean, scale, parameter, rates, rule.numbers, rule.flags)
 
-    parameter = stored.to(mean.dtype)
-    gradient = effective_gradient(job.grads[index], parameter, options)
-    if options.weight_decay and options.decoupled_weight_decay:
-        parameter = lib.shift(parameter, parameter, -job.decay(lr))
+        if options.stochastic_rounding and stored.dtype == torch.bfloat16:
+            stored.copy_(round_stochastically(parameter, step.long(), block.streams[index]))
+        elif parameter is not stored:
+            stored.copy_(parameter)
+        self._keep(index, mean, scale, scalars)
+        return torch.stack(list(statistics))
 
-    step += 1
-    scalars = {name: values[index] for name, values in job.scalars.items()}
-    weights, new_scalars, statistics = rule.weigh(equations, total / size, scalars, Size.of(size))
-    count = step.item() if job.on_host else step.to(mean.dtype)
-    mean, scale, parameter = rule.move(lib, gradient, mean, scale, parameter, weights, lr, count)
+    def _gradient(self, index: int, parameter: Tensor) -> Tensor:
+        block, options = self.block, self.block.options
+        gradient = block.grads[index].to(parameter.dtype)
+        return equations.direct(  # type: ignore[no-any-return]
+            gradient, parameter, block.read_sign(), options.weight_decay, options.adds_decay
+        )
 
-    if options.stochastic_rounding and stored.dtype == torch.bfloat16:
-        stored.copy_(rounded(parameter, step.long(), job.streams[index]))
-    elif parameter is not stored:
-        stored.copy_(parameter)
-    if options.differentiable:
-        job.means[index], job.scales[index] = mean, scale
-        statistics = Statistics(*(value.detach() for value in statistics))
-    for name, values in job.scalars.items():
-        if options.differentiable:
-            values[index] = new_scalars[name]
-        else:
-            values[index].copy_(new_scalars[name])
-    return statistics
+    def _scalars(self, index: int) -> Any:
+        return self.block.gather_scalars({name: values[index] for name, values in self.block.scalars.items()})
+
+    def _keep(self, index: int, mean: Tensor, scale: Tensor, scalars: Any) -> None:
+        """Store the state; a differentiable step replaces the tensors, which carry its graph, in the block's lists."""
+        block = self.block
+        if block.options.differentiable:
+            block.means[index], block.scales[index] = mean, scale
+        for name, values in block.scalars.items():
+            if block.options.differentiable:
+                values[index] = getattr(scalars, name)
+            else:
+                values[index].copy_(getattr(scalars, name))

@@ -1,7 +1,5 @@
 """The optimizers: each a rule with its options."""
 
-from typing import ClassVar
-
 from torch.optim.optimizer import ParamsT
 
 from adaterm.optimizer import RobustOptimizer
@@ -9,7 +7,21 @@ from adaterm.options import Number
 from adaterm.rules import AdaTermRule, TRule
 
 
-class AdaTerm(RobustOptimizer):
+class AdaTerm(
+    RobustOptimizer,
+    template=AdaTermRule(),
+    options=(
+        "beta",
+        "eps",
+        "min_dof",
+        "init_dof",
+        "adaptive_dof",
+        "uncentered",
+        "adaptive_bias_correction",
+        "scale_update",
+        "init_scale",
+    ),
+):
     """AdaTerm (Ilboudo, Kobayashi and Matsubara): Adam for gradients that follow a Student's t-distribution.
 
     Mean, scale and degrees of freedom of each tensor's gradients are estimated online; a gradient is trusted the less,
@@ -45,8 +57,6 @@ class AdaTerm(RobustOptimizer):
         differentiable: let autograd through the step, which then wants parameters that are not leaves.
     """
 
-    _rule = AdaTermRule
-
     def __init__(
         self,
         params: ParamsT,
@@ -70,19 +80,45 @@ class AdaTerm(RobustOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(
+            params,
+            lr=lr,
+            beta=beta,
+            eps=eps,
+            weight_decay=weight_decay,
+            min_dof=min_dof,
+            init_dof=init_dof,
+            adaptive_dof=adaptive_dof,
+            uncentered=uncentered,
+            adaptive_bias_correction=adaptive_bias_correction,
+            scale_update=scale_update,
+            init_scale=init_scale,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+            stochastic_rounding=stochastic_rounding,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+        )
 
 
-class TAdam(RobustOptimizer):
+class TAdam(
+    RobustOptimizer,
+    template=TRule(belief=False, dof=1.0),
+    options=(
+        "betas",
+        "eps",
+        "dof",
+        "as_published",
+    ),
+):
     """t-Adam (Ilboudo et al., 2020): Adam whose mean is a t-momentum with `dof` degrees of freedom for each dimension.
 
     `as_published` leaves the sum of weights at its initial value, as the authors' released code does. The other options
     are those of `torch.optim.Adam` and `AdaTerm`.
     """
 
-    _rule = TRule
-    _fixed: ClassVar = {"belief": False}
-
     def __init__(
         self,
         params: ParamsT,
@@ -101,19 +137,41 @@ class TAdam(RobustOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            dof=dof,
+            as_published=as_published,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+            stochastic_rounding=stochastic_rounding,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+        )
 
 
-class AtAdam(RobustOptimizer):
+class AtAdam(
+    RobustOptimizer,
+    template=TRule(belief=False, dof=1.0, beta_dof=0.999),
+    options=(
+        "betas",
+        "eps",
+        "dof",
+        "beta_dof",
+        "as_published",
+    ),
+):
     """At-Adam (Ilboudo et al., 2021): t-Adam that estimates its degrees of freedom, beginning at `dof`.
 
     `beta_dof` is the decay of that estimate. `as_published` keeps nothing from step to step but mean and scale, as the
     authors' released code does: the degrees of freedom then follow the last gradient alone.
     """
 
-    _rule = TRule
-    _fixed: ClassVar = {"belief": False}
-
     def __init__(
         self,
         params: ParamsT,
@@ -133,14 +191,36 @@ class AtAdam(RobustOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            dof=dof,
+            beta_dof=beta_dof,
+            as_published=as_published,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+            stochastic_rounding=stochastic_rounding,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+        )
 
 
-class TAdaBelief(RobustOptimizer):
+class TAdaBelief(
+    RobustOptimizer,
+    template=TRule(belief=True, eps=1e-16, dof=1.0),
+    options=(
+        "betas",
+        "eps",
+        "dof",
+        "as_published",
+    ),
+):
     """t-AdaBelief: the t-momentum of `TAdam` over AdaBelief."""
-
-    _rule = TRule
-    _fixed: ClassVar = {"belief": True}
 
     def __init__(
         self,
@@ -160,14 +240,36 @@ class TAdaBelief(RobustOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            dof=dof,
+            as_published=as_published,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+            stochastic_rounding=stochastic_rounding,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+        )
 
 
-class AtAdaBelief(RobustOptimizer):
+class AtAdaBelief(
+    RobustOptimizer,
+    template=TRule(belief=True, eps=1e-16, dof=1.0, beta_dof=0.999),
+    options=(
+        "betas",
+        "eps",
+        "dof",
+        "beta_dof",
+        "as_published",
+    ),
+):
     """At-AdaBelief: the At-momentum of `AtAdam` over AdaBelief."""
-
-    _rule = TRule
-    _fixed: ClassVar = {"belief": True}
 
     def __init__(
         self,
@@ -188,14 +290,34 @@ class AtAdaBelief(RobustOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            dof=dof,
+            beta_dof=beta_dof,
+            as_published=as_published,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+            stochastic_rounding=stochastic_rounding,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+        )
 
 
-class AdaBelief(RobustOptimizer):
+class AdaBelief(
+    RobustOptimizer,
+    template=TRule(belief=True, eps=1e-16),
+    options=(
+        "betas",
+        "eps",
+    ),
+):
     """AdaBelief (Zhuang et al., 2020): Adam whose scale is the gradient's variance around its mean; not robust."""
-
-    _rule = TRule
-    _fixed: ClassVar = {"belief": True}
 
     def __init__(
         self,
@@ -213,4 +335,17 @@ class AdaBelief(RobustOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+            stochastic_rounding=stochastic_rounding,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+        )

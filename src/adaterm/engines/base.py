@@ -1,0 +1,119 @@
+"""What every engine is given, and what it must be able to do."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from adaterm.options import Common, Number
+from adaterm.rules import Rule, name_scalars
+
+STATE = ("step", "exp_avg", "exp_scale")
+"""The tensors that every parameter has in its state; a rule's scalars come beside them."""
+
+
+class Scaling(NamedTuple):
+    """What GradScaler leaves for an optimizer that unscales by itself; `found_inf` is 0 if the step is to be taken."""
+
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
+
+@dataclass
+class Block:
+    """Tensors of one parameter group that share device and precisions, as parallel lists.
+
+    Complex tensors come as pairs of reals. Of a tensor that ranks share, these are this rank's part, which may be
+    empty; `sizes` are those of whole tensors. Gradients, rule, options and scaling are those of the step at hand.
+    """
+
+    rule: Rule
+    options: Common
+    params: list[Tensor]
+    grads: list[Tensor]
+    steps: list[Tensor]
+    means: list[Tensor]
+    scales: list[Tensor]
+    scalars: dict[str, list[Tensor]]
+    sizes: list[int]
+    streams: list[int]  # of rounding noise: one for each part of each parameter
+    captured: list[Any] = field(default_factory=list)  # what CUDA graphs refer to; lives as long as the optimizer
+    scaling: Scaling = field(default_factory=Scaling)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether step counts may be read without waiting for a device."""
+        tracked = self.options.capturable or self.options.differentiable or torch.compiler.is_compiling()
+        return not tracked and all(step.is_cpu for step in self.steps)
+
+    def read_lr(self) -> Number:
+        """The learning rate: a number, or a 0-dim tensor if reading that would wait for a device or break a graph."""
+        lr, device = self.options.lr, self.params[0].device
+        if not isinstance(lr, Tensor):
+            return lr
+        if lr.is_cpu:
+            return lr.item() if self.on_host else lr.reshape(())
+        return lr.reshape(()).to(device, non_blocking=device.type != "cpu")
+
+    def read_sign(self) -> Number:
+        """What gradients are multiplied with: -1 to maximize, and the inverse of GradScaler's scale."""
+        sign = -1.0 if self.options.maximize else 1.0
+        scale = self.scaling.grad_scale
+        return sign if scale is None else sign / scale.reshape(()).to(self.params[0].device)
+
+    def gather_scalars(self, values: dict[str, Any]) -> Any:
+        """A rule's scalars by name; those that it does without are 0."""
+        return self.rule.Scalars(**{name: values.get(name, 0.0) for name in self.rule.Scalars._fields})
+
+
+class Variant(NamedTuple):
+    """What the course of a step depends on; other options are numbers, which may change from step to step."""
+
+    rule: type[Rule]
+    flags: tuple[bool, ...]
+    scalars: tuple[str, ...]
+    adds_decay: bool
+    shrinks: bool
+    stochastic_rounding: bool
+    capturable: bool
+    differentiable: bool
+    foreach: bool | None
+    fused: bool | None
+    lr_device: torch.device | None
+
+
+def describe_variant(rule: Rule, options: Common) -> Variant:
+    """The variant of a group's step."""
+    return Variant(
+        type(rule),
+        rule.flags,
+        name_scalars(rule),
+        options.adds_decay,
+        options.shrinks,
+        options.stochastic_rounding,
+        options.capturable,
+        options.differentiable,
+        options.foreach,
+        options.fused,
+        options.lr.device if isinstance(options.lr, Tensor) else None,
+    )
+
+
+class Engine(Protocol):
+    """Steps the tensors of a block, and owns all that is remembered for the next step; engines alone change state."""
+
+    block: Block
+    statistics: Tensor
+    """Distance, trust and dof of the last step, as rows; NaN if GradScaler had it skipped."""
+
+    def __init__(self, block: Block) -> None: ...
+
+    def step(self) -> None:
+        """Take a whole step, where nothing has to be agreed between its stages."""
+
+    def gauge(self) -> Tensor:
+        """The sums of every tensor: a row for each sum of the rule."""
+
+    def finish(self, sums: Tensor) -> None:
+        """Weigh and move, with the sums of whole tensors."""

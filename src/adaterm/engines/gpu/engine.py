@@ -1,0 +1,169 @@
+"""The fused engine on GPUs: two launches for all tensors of a block, and no scratch to speak of.
+
+A program works on one chunk of one tensor. The first launch gauges: each program leaves its chunk's part of the sums,
+and the one that finishes a tensor last adds the parts up, always in the same order, and weighs. The second launch
+moves. What the kernels must know of the tensors lies in a table, which is copied to the device when it changes. Where
+sums have to be agreed, the first launch leaves them, and a third one, in between, weighs.
+"""
+
+import os
+from contextlib import nullcontext
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from shutil import which
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adaterm.engines.base import Block
+from adaterm.engines.fused import GapFiller, is_plain
+from adaterm.engines.layout import Table
+from adaterm.rules import kind_of
+
+# Triton builds its launchers with a C compiler, when it first needs them.
+available = find_spec("triton") is not None and any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+_WARPS = 16
+
+
+def supports(parameter: Tensor) -> bool:
+    """Whether the engine can step this parameter: on a GPU, or anywhere in Triton's interpreter."""
+    return available and is_plain(parameter) and (parameter.is_cuda or interpreted)
+
+
+@lru_cache
+def _kernels() -> ModuleType:
+    """The kernels; Triton is imported when the first step needs it."""
+    return import_module("adaterm.engines.gpu.kernels")
+
+
+class _OnDevice(NamedTuple):
+    """Numbers that kernels read from the device, where there are any."""
+
+    lr: Tensor | None
+    grad_scale: Tensor | None
+    found_inf: Tensor | None
+
+
+class GpuEngine:
+    """Steps a block's tensors in Triton's kernels; a captured graph may refer to all of its buffers."""
+
+    def __init__(self, block: Block) -> None:
+        kernels, mean, count, rule = _kernels(), block.means[0], len(block.params), block.rule
+        self.block = block
+        self._gaps = GapFiller(block)
+        self._device = mean.device
+        self._host_table = Table(block, kernels.CHUNK.value)
+        kind = kernels.describe_kind(kind_of(rule), tuple(name in block.scalars for name in rule.Scalars._fields))
+        chunks = torch.tensor(self._host_table.chunks, device="cpu")
+        owners = torch.repeat_interleave(torch.arange(count, dtype=torch.int32, device="cpu"), chunks)
+        self._host_owners = owners.pin_memory() if mean.is_cuda else owners  # so that nothing waits for the copy
+
+        def buffer(*shape: int, of: torch.dtype = mean.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=of, device=mean.device)
+
+        self._owners = self._host_owners.to(mean.device, non_blocking=True)  # the tensor of each chunk
+        self._table = buffer(len(self._host_table.values), of=torch.int64)
+        self._rates = buffer(count, kind.rate_count)
+        self._parts = buffer(kind.sums, len(owners))
+        self._counters = buffer(count, of=torch.int32)
+        self._sums = buffer(kind.sums, count)  # of this rank's parts
+        self._agreed = buffer(kind.sums, count)
+        self.statistics = buffer(3, count)
+        # Hopper and later can start a kernel's programs before all of the last kernel's have ended.
+        nvidia = mean.is_cuda and torch.version.hip is None
+        overlaps = nvidia and torch.cuda.get_device_capability(mean.device) >= (9, 0)
+        self._constants = {
+            "KIND": kind,
+            "S": kernels.TYPES[mean.dtype],
+            "P": kernels.TYPES[block.params[0].dtype],
+            "G": kernels.TYPES[block.grads[0].dtype],
+            "ADDS_DECAY": block.options.adds_decay,
+            "SHRINKS": block.options.shrinks,
+            "STOCHASTIC": block.options.stochastic_rounding and block.params[0].dtype == torch.bfloat16,
+            "OVERLAP": overlaps,
+        }
+        self._captured = False
+        self._launches: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
+
+    def step(self) -> None:
+        """Launch the two kernels."""
+        self._launch("gauge", "move")
+
+    def gauge(self) -> Tensor:
+        """The sums of every tensor: a row for each sum of the rule."""
+        self._launch("sum_up")
+        return self._sums
+
+    def finish(self, sums: Tensor) -> None:
+        """Weigh and move, with the sums of whole tensors."""
+        self._agreed.copy_(sums)
+        self._launch("weigh", "move")
+
+    def _update_table(self, grads: list[Tensor]) -> None:
+        """Bring the device's table up to date."""
+        changed = self._host_table.update(grads)
+        capturing = self._table.is_cuda and torch.cuda.is_current_stream_capturing()
+        if changed:
+            if self._captured:  # a graph reads the old table at every replay
+                self._table, self._captured = torch.empty_like(self._table), False
+            host = torch.frombuffer(self._host_table.values, dtype=torch.int64)
+            host = host.pin_memory() if self._table.is_cuda else host
+            self._table.copy_(host, non_blocking=True)
+            if capturing:
+                self.block.captured.append(host)
+        if capturing:
+            self._captured = True
+            self.block.captured += [self, self._table]
+            self._host_table.forget()  # the copy is only recorded: the next step is to make its own
+
+    def _launch(self, *names: str) -> None:
+        if self._gaps:
+            self._gaps.read()
+        grads = self._host_table.arrange_gradients()  # these may be copies, which must live until the launch
+        self._update_table(grads)
+        lr, scaling = self.block.options.lr, self.block.scaling
+        given = _OnDevice(lr if isinstance(lr, Tensor) and not lr.is_cpu else None, *scaling)
+        if any(tensor is not None for tensor in given):
+            given = _OnDevice(*(None if t is None else t.to(self._device, non_blocking=True) for t in given))
+        foreign = self._device.type == "cuda" and self._device.index != torch.cuda.current_device()
+        with torch.cuda.device(self._device) if foreign else nullcontext():
+            self._launch_with(given, names)
+        if self._gaps:
+            self._gaps.write()
+
+    def _launch_with(self, given: _OnDevice, names: tuple[str, ...]) -> None:
+        aligned = self._host_table.aligned
+        key = (names, aligned, *(None if tensor is None else tensor.dtype for tensor in given))
+        lr, scale, found = (self._rates if tensor is None else tensor for tensor in given)
+        table, count = (self._table, self._rates), self._rates.shape[0]
+        buffers = (self._parts, self._counters, self.statistics, self._sums)
+        arguments = {
+            "gauge": (self._owners, *table, *buffers, count, lr, scale, found),
+            "sum_up": (self._owners, *table, *buffers, count, lr, scale, found),
+            "weigh": (*table, self.statistics, self._agreed, count, lr, found),
+            "move": (self._owners, *table, lr, scale, found),
+        }
+        if key in self._launches:
+            for name, (launch, constants) in zip(names, self._launches[key], strict=True):
+                launch(*(each if isinstance(each, int) else each.data_ptr() for each in arguments[name]), *constants)
+            return
+        own = {"LR_TENSOR": given.lr, "SCALED": given.grad_scale, "FOUND": given.found_inf}
+        constants = {"ALIGNED": aligned} | {name: tensor is not None for name, tensor in own.items()}
+        compiled = [self._compile(name, constants, arguments[name]) for name in names]
+        if not interpreted:
+            self._launches[key] = compiled
+
+    def _compile(self, name: str, constants: dict[str, bool], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Launch a kernel as Triton does, and keep what it compiled: its own way there costs more than all the rest."""
+        kernel = getattr(_kernels(), "gauge" if name == "sum_up" else name)
+        known = {**self._constants, **constants, "AGREED": name == "sum_up"}
+        own = {argument: known[argument] for argument in kernel.arg_names if argument in known}
+        grid = (self._rates.shape[0] if name == "weigh" else len(self._owners), 1, 1)
+        overlap = {"launch_pdl": known["OVERLAP"]} if name == "move" else {}
+        warps = 1 if name == "weigh" else _WARPS
+        compiled = kernel[grid](*arguments, **own, num_warps=warps, **overlap)
+        return (None if interpreted else compiled[grid]), tuple(own.values())

@@ -1,0 +1,224 @@
+"""A parameter group's step: its tensors in blocks, the engine of each, and the one check whether both still hold."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from math import nan
+from operator import is_, itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adaterm.engines.agreement import Sums, get_local, get_local_gradient, is_sharded, number_part
+from adaterm.engines.base import STATE, Block, Scaling, describe_variant
+from adaterm.engines.choice import make_engine
+from adaterm.engines.fused import match_order
+from adaterm.engines.gpu.engine import GpuEngine
+from adaterm.engines.layout import find_addresses
+from adaterm.options import Common
+from adaterm.rules import Rule
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # it is torch's own: without it nothing is remembered
+    TensorGuards = None
+
+
+class Members(NamedTuple):
+    """The parameters of a group that take part in a step, their state by name, and where they stand."""
+
+    params: list[Tensor]
+    state: dict[str, list[Tensor]]
+    group_params: list[Tensor]  # all of the group's
+    places: list[int]  # in the group
+    positions: list[int]  # among all of the optimizer's
+    total: int  # of all of the optimizer's
+
+
+class GroupStep:
+    """Owns a group's step and all that is remembered for the next one."""
+
+    def __init__(self, engine: str, rule: Rule, options: Common, members: Members, captured: list[Any]) -> None:
+        self.engine, self.params, self.rows = engine, members.params, rule.sums
+        self.group_params, self.places = members.group_params, members.places
+        self._differentiable = options.differentiable
+        self._variant = describe_variant(rule, options)
+        self._sharded = any(map(is_sharded, members.params))
+        self._complex = any(parameter.is_complex() for parameter in members.params)
+        grads = [get_local_gradient(parameter) for parameter in members.params]
+        self._indices = _sort_alike(members.params, grads, members.state["exp_avg"])
+        if engine == "fused":
+            for name in ("exp_avg", "exp_scale"):
+                for tensor, parameter in zip(members.state[name], members.params, strict=True):
+                    match_order(get_local(tensor), get_local(parameter))
+        self.blocks = [_make_block(rule, options, members, grads, indices, captured) for indices in self._indices]
+        self.engines = [make_engine(engine, block) for block in self.blocks]
+        self.positions = [[members.positions[index] for index in indices] for indices in self._indices]
+        self._params = [[members.params[index] for index in indices] for indices in self._indices]
+        self._entries: list[dict[str, Tensor]] | None = None
+
+    def remember(self, entries: list[dict[str, Tensor]], names: tuple[str, ...]) -> None:
+        """Write down all that the engines rely on, but the gradients' addresses, so that the step can be repeated.
+
+        The entries are those of the optimizer's state, of which these names are used.
+        """
+        if TensorGuards is None or self._differentiable:
+            return
+        self._entries, self._get_state = entries, itemgetter(*names)
+        params, state = self._find_tensors(entries)
+        tensors = [*params, *(get_local_gradient(parameter) for parameter in self.params), *state]
+        sizes, strides = [list(tensor.size()) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
+        self._guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        self._addresses = find_addresses(params), find_addresses(state)
+        self._specs = [getattr(parameter, "_spec", None) for parameter in self.params]
+
+    def _find_tensors(self, entries: list[dict[str, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+        """Parameters and state as they are now, in this rank's parts."""
+        state = list(chain.from_iterable(map(self._get_state, entries)))
+        if self._sharded:
+            return list(map(get_local, self.params)), list(map(get_local, state))
+        return self.params, state
+
+    def fits(self, rule: Rule, options: Common, grads: list[Any]) -> bool:
+        """Whether the step can be repeated with these gradients, rule and options; if so, it takes them.
+
+        Addresses, sizes, strides, precisions, devices and kinds of all tensors must be as they were.
+        """
+        if self._entries is None:
+            return False
+        try:
+            params, state = self._find_tensors(self._entries)
+        except KeyError:  # an entry of the state is gone
+            return False
+        if self._sharded:
+            if not self._has_same_shards(grads):
+                return False
+            grads = list(map(get_local, grads))
+        if not self._guards.check(*params, *grads, *state):
+            return False
+        if (find_addresses(params), find_addresses(state)) != self._addresses:
+            return False
+        if rule is not self.blocks[0].rule or options is not self.blocks[0].options:
+            if describe_variant(rule, options) != self._variant:
+                return False
+            for block in self.blocks:
+                block.rule, block.options = rule, options
+        whole = len(self.blocks) == 1
+        for block, indices in zip(self.blocks, self._indices, strict=True):
+            own = grads if whole else [grads[index] for index in indices]
+            block.grads = as_reals(own) if self._complex else own
+        return True
+
+    def _has_same_shards(self, grads: list[Any]) -> bool:
+        specs = [getattr(parameter, "_spec", None) for parameter in self.params]
+        if not all(map(is_, specs, self._specs)):
+            return False
+        of_grads = [getattr(gradient, "_spec", None) for gradient in grads]
+        return all(
+            a is b or (a is not None and b is not None and a.placements == b.placements)
+            for a, b in zip(specs, of_grads, strict=True)
+        )
+
+    @property
+    def skips_on_device(self) -> bool:
+        """Whether the engines read `found_inf` on the device, and skip the step there."""
+        return all(isinstance(engine, GpuEngine) for engine in self.engines)
+
+    def step(self, scaling: Scaling) -> None:
+        """Take a whole step, where nothing has to be agreed."""
+        with self._grad_mode():
+            for block, engine in zip(self.blocks, self.engines, strict=True):
+                block.scaling = scaling
+                engine.step()
+
+    def _grad_mode(self) -> AbstractContextManager[Any]:
+        """Autograd's part in a step; kernels are beyond its sight."""
+        if self.engine == "fused":
+            return nullcontext()
+        return torch.set_grad_enabled(self._differentiable)
+
+    def gauge(self, scaling: Scaling) -> list[Sums]:
+        """The sums of all tensors."""
+        sums = []
+        with self._grad_mode():
+            for positions, block, engine in zip(self.positions, self.blocks, self.engines, strict=True):
+                block.scaling = scaling
+                sums.append(Sums(positions, engine.gauge()))
+        return sums
+
+    def finish(self, sums: list[Tensor], scaling: Scaling) -> None:
+        """Weigh and move, with the sums of whole tensors."""
+        with self._grad_mode():
+            for own, block, engine in zip(sums, self.blocks, self.engines, strict=True):
+                block.scaling = scaling
+                engine.finish(own)
+
+    def skip(self) -> None:
+        """Report that GradScaler had the step skipped."""
+        for engine in self.engines:
+            engine.statistics.fill_(nan)
+
+    def end(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
+        """Let autograd know of what changed behind its back, and let go of the gradients."""
+        if self._differentiable:
+            self._replace_state(state)
+        elif self.engine == "fused" or self._sharded:
+            torch.autograd.graph.increment_version(self.params)
+        for block in self.blocks:
+            block.grads = []
+
+    def _replace_state(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
+        """Put the tensors that a differentiable step made, and that carry its graph, into the state."""
+        for indices, block in zip(self._indices, self.blocks, strict=True):
+            columns = {"exp_avg": block.means, "exp_scale": block.scales, **block.scalars}
+            for place, index in enumerate(indices):
+                parameter = self.params[index]
+                for name, tensors in columns.items():
+                    pairs = parameter.is_complex() and name in STATE
+                    state[parameter][name] = torch.view_as_complex(tensors[place]) if pairs else tensors[place]
+
+    def list_statistics(self) -> list[tuple[list[Tensor], Tensor]]:
+        """Parameters that share device and precision, and their distance, trust and dof as rows."""
+        return [(params, engine.statistics) for params, engine in zip(self._params, self.engines, strict=True)]
+
+
+def _sort_alike(params: list[Tensor], grads: list[Tensor], means: list[Tensor]) -> list[list[int]]:
+    """The indices of parameters that share device and precisions."""
+    alike = defaultdict(list)
+    for index, (parameter, gradient, mean) in enumerate(zip(params, grads, means, strict=True)):
+        alike[parameter.device, parameter.dtype, gradient.dtype, mean.dtype].append(index)
+    return list(alike.values())
+
+
+def _make_block(
+    rule: Rule, options: Common, members: Members, grads: list[Tensor], indices: list[int], captured: list[Any]
+) -> Block:
+    params = [members.params[index] for index in indices]
+    state = {name: [get_local(column[index]) for index in indices] for name, column in members.state.items()}
+    steps, means, scales = (state.pop(name) for name in STATE)
+    parts = [members.total * number_part(parameter) for parameter in params]
+    return Block(
+        rule,
+        options,
+        params=as_reals([get_local(parameter) for parameter in params]),
+        grads=as_reals([grads[index] for index in indices]),
+        steps=steps,
+        means=as_reals(means),
+        scales=as_reals(scales),
+        scalars=state,
+        sizes=[count_elements(parameter) for parameter in params],
+        streams=[members.positions[index] + part for index, part in zip(indices, parts, strict=True)],
+        captured=captured,
+    )
+
+
+def count_elements(parameter: Tensor) -> int:
+    """The number of a tensor's real numbers, on all ranks together."""
+    return parameter.numel() * (2 if parameter.is_complex() else 1)
+
+
+def as_reals(tensors: list[Tensor]) -> list[Tensor]:
+    """Complex tensors as pairs of reals, which share their memory."""
+    return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
