@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure as Picture
 
-from adaterm_bench import figures, report, style
-from adaterm_bench.report import Claim, Figure, Section, Table, write
-from adaterm_bench.statistics import paired_difference
-from adaterm_bench.trial import Result, Trial
+from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.reporting import figures, palette
+from adaterm_bench.reporting.report import write
+from adaterm_bench.reporting.statistics import paired_difference
+from adaterm_bench.reporting.text import number, plus_minus
 
 METHODS = ["AdaTerm", "Adam", "t-Adam", "AdamW + clip", "a method with a name so long that no column could hold it all"]
 LEVELS = [0.0, 0.1, 0.2, 0.5]
@@ -122,7 +124,7 @@ def test_few_seeds_have_lines_of_their_own():
     values = {"AdaTerm": np.ones((3, 9)), "Adam": np.arange(54.0).reshape(6, 9)}
     axes = figures.curves(np.arange(9), values, "return", log=False, better="higher").axes[0]
     colours = [it.get_color() for it in axes.lines if it.get_linewidth() < 1.0]
-    assert colours == [style.look("AdaTerm").colour] * 3
+    assert colours == [palette.look("AdaTerm").colour] * 3
     assert len(axes.collections) == 1  # Adam's band
 
 
@@ -215,7 +217,7 @@ def test_nothing_to_report(tmp_path):
     ],
 )
 def test_number(value, text):
-    assert report.number(value) == text
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -228,14 +230,14 @@ def test_number(value, text):
     ],
 )
 def test_plus_minus(mean, std, text):
-    assert report.plus_minus(mean, std) == text
+    assert plus_minus(mean, std) == text
 
 
 def test_a_method_looks_the_same_however_it_is_spelt():
-    assert style.look("t-Adam") == style.look("TAdam")
-    assert style.look("Adam, clipped") == style.look("Adam")
-    assert style.look("Adam, not clipped") == style.look("Adam")._replace(dash=style.DASHES[1])
-    looks = [style.look(it) for it in style.KNOWN]
+    assert palette.look("t-Adam") == palette.look("TAdam")
+    assert palette.look("Adam, clipped") == palette.look("Adam")
+    assert palette.look("Adam, not clipped") == palette.look("Adam")._replace(dash=palette.DASHES[1])
+    looks = [palette.look(it) for it in palette.KNOWN]
     assert len(set(map(str, looks))) == len(looks)
 
 

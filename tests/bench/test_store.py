@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from adaterm_bench.lock import locked
-from adaterm_bench.store import Store, StoreError
-from adaterm_bench.trial import Trial
+from adaterm_bench.core.lock import hold_lock
+from adaterm_bench.core.store import Store, StoreError
+from adaterm_bench.core.trial import Trial
 
 TRIALS = [Trial("toy", 1, {"widths": [1, 2], "level": 1.0}, {"noise": 0.5}, "steady", seed) for seed in range(3)]
 OUTCOMES = [{"value": seed / 3, "curve": [math.nan, math.inf, -math.inf, 1e-300]} for seed in range(3)]
@@ -111,7 +111,7 @@ def test_killed_while_writing(store, moment, finished):
     """Before the new name is there the batch is not; after that it is, as a whole."""
     adding = f"""
 import io, os, pathlib, signal
-from adaterm_bench.store import Store
+from adaterm_bench.core.store import Store
 from test_store import TRIALS, replace
 
 def die(*_):
@@ -169,19 +169,19 @@ def test_a_failure_is_kept_until_the_trial_succeeds(tmp_path):
 
 
 def test_the_lock_names_its_holder(tmp_path):
-    with locked(tmp_path), pytest.raises(StoreError, match=f"process {os.getpid()} "), locked(tmp_path):
+    with hold_lock(tmp_path), pytest.raises(StoreError, match=f"process {os.getpid()} "), hold_lock(tmp_path):
         pass
-    with locked(tmp_path):  # it was given back
+    with hold_lock(tmp_path):  # it was given back
         pass
 
 
 def test_the_lock_of_a_dead_process_is_taken(tmp_path):
     holding = (
-        "import os, signal, pathlib; from adaterm_bench.lock import locked; "
-        f"locked(pathlib.Path({str(tmp_path)!r})).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, pathlib; from adaterm_bench.core.lock import hold_lock; "
+        f"hold_lock(pathlib.Path({str(tmp_path)!r})).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     died = subprocess.run([sys.executable, "-c", holding], check=False)
     assert died.returncode == -9
-    assert "process" in (tmp_path / "lock").read_text()
-    with locked(tmp_path):
-        assert f"process {os.getpid()} " in (tmp_path / "lock").read_text()
+    assert "process" in (tmp_path / "lock.holder").read_text()
+    with hold_lock(tmp_path):
+        assert f"process {os.getpid()} " in (tmp_path / "lock.holder").read_text()
