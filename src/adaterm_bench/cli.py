@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -22,6 +23,7 @@ from adaterm_bench.core.provenance import find_commit
 from adaterm_bench.core.registry import Entry, NotFoundError, suggest
 from adaterm_bench.core.runners import local, ray
 from adaterm_bench.core.store import Store, StoreError
+from adaterm_bench.core.trial import Result, parse_seeds
 from adaterm_bench.core.work import Order
 from adaterm_bench.datasets.data import DataError
 from adaterm_bench.datasets.environments import MissingSimulatorError
@@ -67,7 +69,13 @@ def _command(words: list[str]) -> int:
     reporting = commands.add_parser("report", help="write tables, figures and verdicts")
     reporting.add_argument("folder", type=Path, metavar="DIR")
     reporting.add_argument("--out", type=Path, metavar="DIR", help="where to; DIR/report if not given")
+    reporting.add_argument(
+        "--single-file", action="store_true", help="one HTML file with the figures inside, and no Markdown"
+    )
     reporting.set_defaults(act=_report)
+    packing = commands.add_parser("pack", help="make a results directory smaller: one file for each experiment")
+    packing.add_argument("folder", type=Path, metavar="DIR")
+    packing.set_defaults(act=_pack)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         options = [it for action in running._actions for it in action.option_strings]
@@ -206,10 +214,7 @@ def _plugged(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
 def _seeds(text: str) -> list[int]:
     """A number n means 0 to n-1; else a list of numbers and ranges."""
     try:
-        if text.isdigit():
-            return list(range(int(text)))
-        ends = [[int(end) for end in part.split("-")] for part in text.split(",") if part]
-        return sorted({seed for first, *last in ends for seed in range(first, (last[0] if last else first) + 1)})
+        return list(range(int(text))) if text.isdigit() else parse_seeds(text)
     except ValueError:
         raise UsageError(f"--seeds {text}: give a number, or a list or range such as 1,5 or 3-7") from None
 
@@ -264,6 +269,24 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _pack(arguments: argparse.Namespace) -> int:
+    store = _opened(arguments.folder)
+    experiments = {}
+    for plan in store.plans():
+        with suppress(ImportError, NotFoundError):  # results of what cannot be loaded here stay as they are
+            experiments[plan["experiment"]] = registry.load(plan["source"], plan["experiment"])
+
+    def shorten(result: Result) -> Result:
+        experiment = experiments.get(result.trial.experiment)
+        return result if experiment is None else replace(result, outcome=experiment.shorten(result.outcome))
+
+    with hold_lock(arguments.folder):
+        before = store.size()
+        store.pack(shorten)
+    print(f"{before / 1e6:.1f} MB became {store.size() / 1e6:.1f} MB in {arguments.folder}.")
+    return 0
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from adaterm_bench.reporting.report import write  # needs what the other commands do not
 
@@ -275,6 +298,6 @@ def _report(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.folder} has no results {'that can be shown' if complaints else 'yet'}.")
     results = {result.trial.key: result for _, own in shown for result in own}
     folder = arguments.out or arguments.folder / "report"
-    for path in write([section for section, _ in shown], list(results.values()), folder):
+    for path in write([section for section, _ in shown], list(results.values()), folder, arguments.single_file):
         print(path)
     return 1 if complaints else 0

@@ -1,8 +1,8 @@
 """The command line says what there is, what was wrong, and what a results directory holds."""
 
-import gzip
 import io
 import json
+import lzma
 from pathlib import Path
 from typing import Literal
 
@@ -136,7 +136,7 @@ def test_status_counts_per_method(tmp_path):
     assert "failed 2 times: toy fails {'noise': 0.5} seed 1: RuntimeError: seed 1 fails on purpose" in text
     assert text.splitlines()[-1].startswith("3 results, 0.0 MB in ")
 
-    lost = next(path for path in (bench.out / "results").iterdir() if b'"steady"' in gzip.decompress(path.read_bytes()))
+    lost = next(path for path in (bench.out / "results").iterdir() if b'"steady"' in lzma.decompress(path.read_bytes()))
     lost.unlink()
     assert ["toy", "(quick)", "steady", "1", "0", "1"] in [
         line.split() for line in command("status", bench.out)[1].splitlines()
@@ -150,7 +150,7 @@ def test_the_report_has_a_section_for_every_setting(run, tmp_path, monkeypatch):
         run("run", TOY, "--methods", "steady", "--workers", 0, "--log", log, "--out", "out", *words)
     written = []
 
-    def write(sections, results, folder):
+    def write(sections, results, folder, single_file):
         written.extend(sections)
         assert len(results) == 6
         return [folder / "report.md"]

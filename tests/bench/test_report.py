@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from math import inf, nan
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -109,14 +110,19 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_figures_of_an_earlier_report_go(tmp_path):
-    (tmp_path / "figures").mkdir()
-    for name in ("old.svg", "mine.txt"):
-        (tmp_path / "figures" / name).write_text("")
-    written = write(sections(), results(), tmp_path)
-    assert {*(tmp_path / "figures").iterdir()} == {it for it in written if it.suffix == ".svg"} | {
-        tmp_path / "figures/mine.txt"
-    }
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """One file in place of an earlier report."""
+    folder = tmp_path_factory.mktemp("single")
+    (folder / "figures").mkdir()
+    for name in ("report.md", "figures/old.svg", "figures/mine.txt"):
+        (folder / name).write_text("")
+    assert write(sections(), results(), folder, single_file=True) == [folder / "report.html"]
+    return folder
+
+
+def test_what_an_earlier_report_left_goes_and_nothing_else(single):
+    assert {path.name for path in single.rglob("*.*")} == {"report.html", "mine.txt"}
 
 
 def test_few_seeds_have_lines_of_their_own():
@@ -152,13 +158,18 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_stands_alone(folder):
-    text = (folder / "report.html").read_text()
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_page_needs_nothing_but_its_figures(folder, single, alone):
+    text = ((single if alone else folder) / "report.html").read_text()
     page = Page(text)
     assert "script" not in page.tags
     assert "://" not in text
     assert len(page.ids) == len(set(page.ids))
-    assert all(it.startswith(("#", "data:")) for it in page.links)
+    files = [link for link in page.links if not link.startswith(("#", "data:"))]
+    assert len(files) == (0 if alone else len(pictures()) + 2)
+    assert all((folder / file).is_file() for file in files)
+    assert page.tags.count("img") == len(files)
+    assert page.tags.count("figure") == len(pictures()) + 2
     assert {it[1:] for it in page.links if it.startswith("#")} <= set(page.ids)
     assert set(re.findall(r"url\(#(.*?)\)", text)) <= set(page.ids)
 
@@ -190,6 +201,15 @@ def test_where_the_results_come_from(folder):
     assert "| regression | 1 | 4 | 1 | 0\u20132, 5 | 1.50 min | 2026-01-02 | 2026-01-02 |" in text
     assert "| Software | torch 2.13 | 4 |" in text
     assert "| Device | not recorded | 1 |" in text
+
+
+def test_a_figure_is_small_and_its_text_is_text(folder):
+    root = ElementTree.parse(folder / "figures/regression-1-noise.svg").getroot()
+    texts = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"noise level", "AdaTerm"} <= set(texts)
+    for path in (folder / "figures").iterdir():
+        assert path.stat().st_size < 100_000, path
+        assert "prefers-color-scheme: dark" in path.read_text()
 
 
 def test_the_same_results_make_the_same_files(folder, tmp_path):

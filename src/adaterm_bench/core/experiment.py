@@ -8,7 +8,7 @@ from math import inf, isfinite
 from typing import Any, ClassVar
 
 from adaterm_bench.core.section import Section
-from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.core.trial import Result, Trial, shorten
 
 Progress = Callable[[float], None]
 """Is told how much of a batch is done, from 0 to 1."""
@@ -47,6 +47,7 @@ class Experiment(ABC):
     methods: ClassVar[Sequence[str]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # "smoke", "quick" and "paper": settings that differ
     takes_methods: ClassVar[bool] = True  # whether methods that users register can run in it
+    digits: ClassVar[Mapping[str, int]] = {}  # significant ones that are stored of curves, by the outcome's name
     on_gpu: ClassVar[bool] = True  # whether a GPU is of any use; else it runs on the CPU, whatever the device
 
     seeds: int = grid(1, "number of seeds", least=1)
@@ -88,6 +89,13 @@ class Experiment(ABC):
             for condition in self.conditions()
             for seed in (range(self.seeds) if seeds is None else seeds)
         ]
+
+    @classmethod
+    def shorten(cls, outcome: Mapping[str, Any]) -> dict[str, Any]:
+        """An outcome as it is stored: curves with as many digits as their figure shows, all else exactly."""
+        return {
+            name: shorten(value, cls.digits[name]) if name in cls.digits else value for name, value in outcome.items()
+        }
 
     def decisive(self) -> dict[str, Any]:
         """The settings that decide results."""

@@ -34,7 +34,9 @@ def find_commit() -> str:
 
 def find_command() -> str:
     """What was typed to start this process, as far as Python knows."""
-    return shlex.join(["python", *sys.argv])
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    start = [sys.argv[0]] if module is None else ["-m", module.name.removesuffix(".__main__")]
+    return shlex.join(["python", *start, *sys.argv[1:]])
 
 
 @cache

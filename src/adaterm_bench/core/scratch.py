@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from adaterm_bench.core.store import write
+from adaterm_bench.core.files import write_whole
 
 _FOLDER: ContextVar[tuple[Path, str] | None] = ContextVar("folder", default=None)
 
@@ -33,7 +33,7 @@ def save(state: Any) -> None:
     if (file := _file()) is not None:
         content = io.BytesIO()
         torch.save(state, content)
-        write(file, content.getvalue())
+        write_whole(file, content.getvalue())
 
 
 def saved() -> Any:
@@ -58,7 +58,7 @@ def saved() -> Any:
 def keep(name: str, content: bytes) -> None:
     """Keep a file beside the results for good."""
     if (place := _FOLDER.get()) is not None:
-        write(place[0] / "kept" / name, content)
+        write_whole(place[0] / "kept" / name, content)
 
 
 def left(out: str, batch: str) -> bool:

@@ -1,19 +1,16 @@
 """A results directory: finished batches are whole files or nothing, so nothing that was finished is ever lost."""
 
-import gzip
 import hashlib
 import json
-import os
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaterm_bench.core.trial import Result, Trial, canonical
-
-FORMAT = 1
+from adaterm_bench.core.archive import OLD_SUFFIX, SUFFIX, DamagedError, FormatError, decode, encode
+from adaterm_bench.core.files import write_whole
+from adaterm_bench.core.trial import Result, Trial, canonical, expand_trials
 
 
 class StoreError(Exception):
@@ -23,8 +20,7 @@ class StoreError(Exception):
 class Store:
     """Results, failures and plans in one directory, which is made when something is first written.
 
-    `results/*.jsonl.gz` hold a batch each: a line with the format and the checksum of the rest, a line with the
-    provenance, and a line per trial.
+    `results/` has a file for each batch, or, when they were packed, for each experiment.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -41,10 +37,10 @@ class Store:
     def results(self, experiment: str | None = None) -> list[Result]:
         """What was finished, of one experiment or of all."""
         self._refresh()
-        return [it for it in self._results.values() if experiment in (None, it.trial.experiment)]
+        return [result for result in self._results.values() if experiment in (None, result.trial.experiment)]
 
     def add(self, batch: Sequence[Trial], outcomes: Sequence[dict[str, Any]], provenance: dict[str, Any]) -> None:
-        """Keep what a batch gave; a trial that has a result already keeps the one it has."""
+        """Store what a batch gave; a trial that has a result already keeps the one it has."""
         if not self._read:
             self._refresh()  # once; whoever adds holds the lock, so nobody else adds meanwhile
         results = [
@@ -53,17 +49,25 @@ class Store:
             if trial.key not in self._results
         ]
         if results:
-            keys = " ".join(it.trial.key for it in results)
-            name = f"{results[0].trial.experiment}-{hashlib.sha256(keys.encode()).hexdigest()[:32]}.jsonl.gz"
-            path = self.path / "results" / name
-            self._write(path, _text(results, provenance))
-            self._read.add(path)
-            self._results.update((it.trial.key, it) for it in results)
+            self._write_results(results)
+            self._results.update((result.trial.key, result) for result in results)
         for trial in batch:
-            self._failure(trial.key).unlink(missing_ok=True)
+            self._failure_path(trial.key).unlink(missing_ok=True)
+
+    def pack(self, shorten: Callable[[Result], Result] = lambda result: result) -> None:
+        """Put all results of an experiment into one file, which is smaller; only for the holder of the lock."""
+        self._refresh()
+        before = set(self._read)
+        after = set()
+        for experiment in sorted({result.trial.experiment for result in self._results.values()}):
+            results = [shorten(result) for result in self.results(experiment)]
+            self._results.update((result.trial.key, result) for result in results)
+            after.add(self._write_results(results))
+        for path in before - after:  # whatever happens before this, results are there at least once
+            path.unlink(missing_ok=True)
 
     def fail(self, batch: Sequence[Trial], error: str, attempts: int, provenance: dict[str, Any]) -> None:
-        """Keep why a batch has no outcomes; it goes when the trials succeed."""
+        """Store why a batch has no outcomes; it goes when the trials succeed."""
         for trial in batch:
             failure = {
                 "trial": asdict(trial),
@@ -72,24 +76,32 @@ class Store:
                 "attempts": attempts,
                 "provenance": provenance,
             }
-            self._write(self._failure(trial.key), json.dumps(failure, indent=1).encode())
+            self._write(self._failure_path(trial.key), json.dumps(failure, indent=1).encode())
 
     def failures(self) -> dict[str, dict[str, Any]]:
         """What is known of each trial that failed and has not succeeded since, by key."""
         done = self.done()
-        found = {path.stem: self._json(path) for path in sorted((self.path / "failures").glob("*.json"))}
-        return {key: failure for key, failure in found.items() if failure is not None and key not in done}
+        failures = {path.stem: self._read_json(path) for path in sorted((self.path / "failures").glob("*.json"))}
+        return {key: failure for key, failure in failures.items() if failure is not None and key not in done}
 
     def plan(self, plan: dict[str, Any]) -> None:
-        """Keep what was asked for, so that `status` and `report` know; the same again replaces it."""
-        identity = canonical({name: value for name, value in plan.items() if name not in ("date", "keys")})
+        """Store what was asked for, so that `status` and `report` know; the same again replaces it."""
+        identity = canonical({name: value for name, value in plan.items() if name not in ("date", "trials")})
         name = hashlib.sha256(identity.encode()).hexdigest()[:32]
         self._write(self.path / "plans" / f"{name}.json", json.dumps(plan, indent=1).encode())
 
     def plans(self) -> list[dict[str, Any]]:
-        """What was asked for, the latest last."""
-        found = [self._json(path) for path in (self.path / "plans").glob("*.json")]
-        return sorted((it for it in found if it is not None), key=lambda plan: str(plan["date"]))
+        """What was asked for, the latest last, with the keys of the trials by method."""
+        plans = []
+        for path in (self.path / "plans").glob("*.json"):
+            if (plan := self._read_json(path)) is None:
+                continue
+            if "keys" not in plan:  # as older plans have them
+                plan["keys"] = {method: [] for method in plan["methods"]}
+                for trial in expand_trials(plan["experiment"], plan["methods"], plan["trials"]):
+                    plan["keys"][trial.method].append(trial.key)
+            plans.append(plan)
+        return sorted(plans, key=lambda plan: str(plan["date"]))
 
     def sweep(self) -> None:
         """Remove what a killed process had begun to write; only for the holder of the lock."""
@@ -104,91 +116,58 @@ class Store:
                 total += path.stat().st_size if path.is_file() else 0
         return total
 
-    def _failure(self, key: str) -> Path:
+    def _failure_path(self, key: str) -> Path:
         return self.path / "failures" / f"{key}.json"
 
+    def _write_results(self, results: Sequence[Result]) -> Path:
+        keys = " ".join(result.trial.key for result in results)
+        name = f"{results[0].trial.experiment}-{hashlib.sha256(keys.encode()).hexdigest()[:32]}{SUFFIX}"
+        path = self.path / "results" / name
+        self._write(path, encode(results))
+        self._read.add(path)
+        return path
+
     def _refresh(self) -> None:
-        for path in sorted(set((self.path / "results").glob("*.jsonl.gz")) - self._read):
+        files = [path for suffix in (SUFFIX, OLD_SUFFIX) for path in (self.path / "results").glob(f"*{suffix}")]
+        for path in sorted(set(files) - self._read):
             self._read.add(path)
             for result in self._load(path):
                 self._results.setdefault(result.trial.key, result)
 
     def _load(self, path: Path) -> list[Result]:
         try:
-            head, _, rest = gzip.decompress(path.read_bytes()).partition(b"\n")
+            return decode(path.read_bytes())
         except FileNotFoundError:  # another process has set it aside
             return []
-        except (EOFError, gzip.BadGzipFile, zlib.error):
-            return self._set_aside(path, "it is damaged")
-        try:
-            header = json.loads(head)
-            version, checksum = header["format"], header["sha256"]
-        except (ValueError, TypeError, KeyError):
-            return self._set_aside(path, "its first line is damaged")
-        if version != FORMAT:
-            raise StoreError(
-                f"{path} has format {version}, and this version of adaterm reads format {FORMAT}: "
-                f"use the version that wrote it, or another directory."
-            )
-        if hashlib.sha256(rest).hexdigest() != checksum:
-            return self._set_aside(path, "its checksum does not fit")
-        try:
-            provenance, *lines = (json.loads(line) for line in rest.splitlines())
-            return [Result(Trial(**line["trial"]), line["outcome"], provenance) for line in lines]
-        except (ValueError, TypeError, KeyError) as error:
-            return self._set_aside(path, f"it cannot be read ({error})")
+        except DamagedError as error:
+            self._set_aside(path, str(error))
+            return []
+        except FormatError as error:
+            raise StoreError(f"{path} has {error}: use the version that wrote it, or another directory.") from error
 
-    def _set_aside(self, path: Path, why: str) -> list[Result]:
+    def _set_aside(self, path: Path, reason: str) -> None:
         aside = path.with_name(path.name + ".corrupt")
-        self.corrupt.append(f"{path} was set aside as {aside.name}: {why}. Its trials count as not done.")
+        self.corrupt.append(f"{path} was set aside as {aside.name}: {reason}. Its trials count as not done.")
         try:
             path.rename(aside)
         except OSError as error:  # as in a directory that may only be read
-            self.corrupt[-1] = f"{path} is ignored: {why}. Its trials count as not done. ({error.strerror})"
-        return []
+            self.corrupt[-1] = f"{path} is ignored: {reason}. Its trials count as not done. ({error.strerror})"
 
-    def _json(self, path: Path) -> dict[str, Any] | None:
+    def _read_json(self, path: Path) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads(path.read_bytes())
-            return found
+            content: dict[str, Any] = json.loads(path.read_bytes())
+            return content
         except FileNotFoundError:  # removed since it was listed
             return None
         except ValueError:
-            self._set_aside(path, "it is no JSON")
+            self._set_aside(path, "it is not JSON")
             return None
 
     def _write(self, path: Path, content: bytes) -> None:
         try:
-            write(path, content)
+            write_whole(path, content)
         except OSError as error:
             raise StoreError(
                 f"Cannot write {path}: {error.strerror}. All {len(self._results)} finished trials in {self.path} "
                 f"are safe. Make room (or make it writable), then run the same command again: it goes on from there."
             ) from error
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file so that at every moment, even of a crash, it is there as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    begun = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with begun.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        begun.replace(path)
-    except BaseException:
-        begun.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # else the new name could be lost with the power
-    finally:
-        os.close(folder)
-
-
-def _text(results: Iterable[Result], provenance: dict[str, Any]) -> bytes:
-    lines = [{"key": it.trial.key, "trial": asdict(it.trial), "outcome": it.outcome} for it in results]
-    rest = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in [provenance, *lines]).encode()
-    header = {"format": FORMAT, "sha256": hashlib.sha256(rest).hexdigest()}
-    return gzip.compress(json.dumps(header, separators=(",", ":")).encode() + b"\n" + rest, mtime=0)

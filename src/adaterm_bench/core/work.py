@@ -13,7 +13,7 @@ from adaterm_bench.core import scratch
 from adaterm_bench.core.experiment import Experiment, Progress
 from adaterm_bench.core.provenance import describe_run
 from adaterm_bench.core.registry import import_source, load
-from adaterm_bench.core.trial import Trial, canonical
+from adaterm_bench.core.trial import Trial, canonical, group_trials
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,6 @@ class Order:
 
     def plan(self) -> dict[str, Any]:
         """What the store keeps of it."""
-        keys: dict[str, list[str]] = {}
-        for trial in self.trials:
-            keys.setdefault(trial.method, []).append(trial.key)
         return {
             "source": self.source,
             "experiment": self.experiment.name,
@@ -85,7 +82,7 @@ class Order:
             "settings": self._settings(),
             "seeds": None if self.seeds is None else list(self.seeds),
             "methods": list(self.methods),
-            "keys": keys,
+            "trials": group_trials(self.trials),
             "date": datetime.now(UTC).isoformat(),
         }
 
@@ -105,6 +102,7 @@ def attempt(batch: Batch, device: str, progress: Progress) -> Attempt:
             outcomes = experiment.run(batch.trials, device, progress)
         if len(outcomes) != len(batch.trials):
             raise ValueError(f"{batch.name} gave {len(outcomes)} outcomes for {len(batch.trials)} trials")
+        outcomes = [experiment.shorten(outcome) for outcome in outcomes]
         canonical(outcomes)  # raises here, and not in the coordinator, if it is not plain data
     except Exception:
         hint = f" (it went on from checkpoints/{batch.key}.pt; delete that to begin anew)" if resumed else ""

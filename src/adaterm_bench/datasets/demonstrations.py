@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaterm_bench.core.provenance import find_commit, find_versions
-from adaterm_bench.core.store import Store, write
+from adaterm_bench.core.files import write_whole
+from adaterm_bench.core.provenance import describe_run
+from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import canonical
 from adaterm_bench.datasets import environments
 from adaterm_bench.datasets.data import DataError, fingerprint
@@ -103,12 +104,11 @@ def save(task: str, policies: Sequence[dict[str, Any]], found: dict[str, Any], f
         "policies": policies,
         "states": found["states"],
         "episodes": found["episodes"],
-        "commit": find_commit(),
-        "versions": find_versions(),
+        **describe_run("cpu"),
         "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
     }
-    write(folder / FILE, content)
-    write(folder / DESCRIPTION, (json.dumps(describe, indent=1) + "\n").encode())
+    write_whole(folder / FILE, content)
+    write_whole(folder / DESCRIPTION, (json.dumps(describe, indent=1) + "\n").encode())
 
 
 def load(folder: Path) -> Demonstrations:

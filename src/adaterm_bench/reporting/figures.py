@@ -1,6 +1,7 @@
 """The report's pictures, of arrays or statistics; what diverged is shown at the edge, or in words, and not left out."""
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from math import floor, log10
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POINTS = 250  # as many as a line of this width can show
+POINTS = 160  # as many as a line of this width can show
+SHADES = 40  # colours along a path
 CURVES = "Lines: medians over seeds; bands: quartiles, or thin lines for seeds that are too few for quartiles."
 TIME = ("#0072b2", "#cc79a7", "#d55e00")  # seen on light and dark pages
 
@@ -136,14 +138,17 @@ def trajectories(
         for axes, (method, path) in zip(grid.flat, paths.items(), strict=False):
             axes.contour(x, y, height, levels=12, colors=GRID, linewidths=0.7)
             points = np.asarray(path, dtype=np.float64)
-            points = points[np.unique(np.linspace(0, len(points) - 1, min(len(points), POINTS)).astype(int))]
-            drawn = LineCollection(list(np.stack([points[:-1], points[1:]], axis=1)), cmap=colours, linewidths=1.3)
-            drawn.set_array(np.linspace(0.0, 1.0, max(0, len(points) - 1)))
+            points = points[np.unique(np.linspace(0, len(points) - 1, min(len(points), 400)).astype(int))]
+            cuts = np.unique(np.linspace(0, len(points) - 1, min(len(points), SHADES + 1)).astype(int))
+            pieces = [points[first : last + 1] for first, last in pairwise(cuts)]  # of one colour each
+            drawn = LineCollection(pieces, cmap=colours, linewidths=1.3)
+            drawn.set_array(np.linspace(0.0, 1.0, len(pieces)))
             drawn.set_clim(0.0, 1.0)
             axes.add_collection(drawn, autolim=False)
             if optimum is not None:
                 axes.plot(*optimum, "*", color=INK, markersize=7)
-            axes.set(title=method, xlim=(left, right), ylim=(bottom, top))
+            axes.set(xlim=(left, right), ylim=(bottom, top))
+            axes.set_title(method, fontsize=8.5)
         if drawn is not None:
             bar = figure.colorbar(drawn, ax=grid, location="bottom", aspect=50, pad=0.02, fraction=0.04)
             bar.set_ticks([0.0, 1.0], labels=["first step", "last step"])

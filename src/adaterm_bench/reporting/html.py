@@ -1,4 +1,4 @@
-"""The report as one page of HTML that needs no script, no network and no other file."""
+"""The report as a page of HTML that needs no script and no network; its figures are files beside it, or inside."""
 
 import re
 from html import escape
@@ -16,7 +16,7 @@ STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
 def page(sections: list[Section], pictures: list[list[str]], origin: Section) -> str:
-    """The whole page; pictures are SVG texts, in the order of the sections' figures."""
+    """The whole page; pictures are SVG texts or the paths of files, in the order of the sections' figures."""
     titles = [*(it.title for it in sections), origin.title]
     links = "".join(f'<li><a href="#part-{place}">{escape(it)}</a></li>' for place, it in enumerate(titles, 1))
     parts = [_section(it, place, pictures[place - 1]) for place, it in enumerate(sections, 1)]
@@ -94,21 +94,23 @@ def _table(table: Table) -> str:
 
 
 def _figure(title: str, caption: str, picture: str) -> str:
-    """Takes from a picture what only a file needs, and lets the page choose the colours of the report's own style."""
-    kind = "styled" if INK in picture else "plain"
-    inner = picture[picture.index("<svg") :]
-    inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
-    opening, rest = inner.split(">", 1)
+    label = escape(f"{title}. {caption}".strip())
+    if picture.endswith(".svg"):
+        image = f'<img src="{escape(picture)}" alt="{label}" loading="lazy">'
+    else:
+        image = _inline_picture(picture, label)
+    note = f"<figcaption>{_inline(caption)}</figcaption>" if caption else ""
+    return f"<figure><h3>{_inline(title)}</h3>\n{image}\n{note}</figure>"
+
+
+def _inline_picture(picture: str, label: str) -> str:
+    """The SVG without what only a file needs; the page chooses the colours of the report's own style."""
+    opening, rest = picture[picture.index("<svg") :].split(">", 1)
     opening = re.sub(r' (xmlns(:\w+)?|width|height|version)="[^"]*"', "", opening)
-    rest = rest.replace("xlink:href=", "href=")
+    rest = re.sub(r"@media [^{]*\{(\.\w+\{[^}]*\})*\}", "", rest.replace("xlink:href=", "href="))
     for colour, name in ((INK, "ink"), (GRID, "grid"), (PAPER, "paper")):
         rest = rest.replace(colour, f"var(--{name})")
-    note = f"<figcaption>{_inline(caption)}</figcaption>" if caption else ""
-    label = escape(f"{title}. {caption}".strip())
-    return (
-        f'<figure class="{kind}"><h3>{_inline(title)}</h3>\n{opening} role="img" aria-label="{label}">{rest.strip()}\n'
-        f"{note}</figure>"
-    )
+    return f'{opening} role="img" aria-label="{label}">{rest.strip()}'
 
 
 def _strip(claim: Claim) -> str:

@@ -7,7 +7,7 @@ from adaterm_bench.reporting.text import headline, measured_text
 
 
 def page(sections: list[Section], names: list[list[str]], origin: Section) -> str:
-    """The whole page; names are those of the figures' files, in the order of the sections' figures."""
+    """The whole page; names are the paths of the figures' files, in the order of the sections' figures."""
     parts = ["# Results of the experiments", *_summary(sections)]
     for section, figures in zip([*sections, origin], [*names, []], strict=True):
         parts += _section(section, figures)
@@ -32,7 +32,7 @@ def _section(section: Section, figures: list[str]) -> list[str]:
     for table in section.tables:
         parts += _table(table)
     for figure, name in zip(section.figures, figures, strict=True):
-        parts += [f"### {_plain(figure.title)}", f"![{_plain(figure.title)}](figures/{name}.svg)"]
+        parts += [f"### {_plain(figure.title)}", f"![{_plain(figure.title)}]({name})"]
         parts += [_paragraph(figure.caption)] if figure.caption else []
     return parts
 

@@ -7,7 +7,7 @@ from adaterm_bench.core.trial import Result, canonical
 from adaterm_bench.reporting.text import number
 
 
-def origins(results: list[Result]) -> Section:
+def describe_origins(results: list[Result]) -> Section:
     """Where the results come from: how many of which experiment, made with what, where and when."""
     title = "Where the results come from"
     if not results:

@@ -4,7 +4,8 @@ import hashlib
 import re
 from typing import Any, NamedTuple
 
-INK, GRID, PAPER = "#1f2430", "#dfe2e8", "#fdfdfe"  # no others in the style: the page puts its own in their place
+INK, GRID, PAPER = "#1f2430", "#dfe2e8", "#fdfdfe"  # no others in the style: a dark page has others in their place
+DARK = {INK: "#e4e7ee", GRID: "#363c48", PAPER: "#15181e"}
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart, without yellow and black, which vanish on
 # a light or dark page; a second and third round of methods differs by dash and marker.

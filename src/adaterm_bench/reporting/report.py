@@ -6,30 +6,39 @@ from pathlib import Path
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result
 from adaterm_bench.reporting import html, markdown
-from adaterm_bench.reporting.origins import origins
-from adaterm_bench.reporting.style import svg
+from adaterm_bench.reporting.origins import describe_origins
+from adaterm_bench.reporting.svg import render
 
 
-def write(sections: list[Section], results: list[Result], folder: Path) -> list[Path]:
-    """Writes `report.html`, which needs nothing else, and `report.md` with its figures, and says what it wrote.
+def write(sections: list[Section], results: list[Result], folder: Path, single_file: bool = False) -> list[Path]:
+    """Write `report.html` and `report.md` with their figures, or one HTML file with figures inside; returns the paths.
 
     Figures of an earlier report that are not in this one are removed.
     """
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    drawn = [
-        [(f"{_slug(section.title)}-{index}-{_slug(it.title)}", it) for index, it in enumerate(section.figures, 1)]
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [
+        [f"{_slug(section.title)}-{index}-{_slug(figure.title)}" for index, figure in enumerate(section.figures, 1)]
         for section in sections
     ]
-    pictures = [{name: svg(figure.draw(), f"figure-{name}") for name, figure in figures} for figures in drawn]
-    origin = origins(results)
-    pages = {
-        folder / "report.html": html.page(sections, [list(it.values()) for it in pictures], origin),
-        folder / "report.md": markdown.page(sections, [list(it) for it in pictures], origin),
-        **{folder / "figures" / f"{name}.svg": text for it in pictures for name, text in it.items()},
-    }
+    pictures = [
+        [render(figure.draw(), f"figure-{name}") for name, figure in zip(row, section.figures, strict=True)]
+        for row, section in zip(names, sections, strict=True)
+    ]
+    origin = describe_origins(results)
+    if single_file:
+        pages = {folder / "report.html": html.page(sections, pictures, origin)}
+    else:
+        files = [[f"figures/{name}.svg" for name in row] for row in names]
+        pages = {
+            folder / "report.html": html.page(sections, files, origin),
+            folder / "report.md": markdown.page(sections, files, origin),
+        }
+        for row, texts in zip(files, pictures, strict=True):
+            pages |= {folder / name: text for name, text in zip(row, texts, strict=True)}
+        (folder / "figures").mkdir(exist_ok=True)
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
-    for old in set((folder / "figures").glob("*.svg")) - pages.keys():
+    for old in {*(folder / "figures").glob("*.svg"), *folder.glob("report.md")} - pages.keys():
         old.unlink()
     return list(pages)
 

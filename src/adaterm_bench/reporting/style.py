@@ -1,15 +1,10 @@
-"""One style for all figures, and how they become SVG."""
+"""One style for all figures."""
 
-import io
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adaterm_bench.reporting.palette import GRID, INK, PAPER
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -36,7 +31,6 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.0,
-    "axes.formatter.use_mathtext": True,
 }
 
 
@@ -47,15 +41,3 @@ def style() -> Iterator[None]:
 
     with mpl.rc_context(STYLE):
         yield
-
-
-def svg(figure: "Figure", name: str) -> str:
-    """The figure as SVG text, the same each time; ids inside it begin with its name, so that many can share a page."""
-    import matplotlib as mpl
-
-    text = io.StringIO()
-    with mpl.rc_context({**STYLE, "svg.hashsalt": name, "svg.fonttype": "path"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    safe = re.sub(r"[^a-z0-9-]", "-", name.lower())
-    prefixed = re.sub(r'\bid="', f'id="{safe}-', text.getvalue())
-    return re.sub(r'(href="#|url\(#)', rf"\g<1>{safe}-", prefixed)

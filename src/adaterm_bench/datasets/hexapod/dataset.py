@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adaterm_bench.core.provenance import find_versions
-from adaterm_bench.core.store import write
+from adaterm_bench.core.files import write_whole
+from adaterm_bench.core.provenance import find_commit, find_versions
 from adaterm_bench.datasets.data import DataError, fingerprint
 from adaterm_bench.datasets.hexapod.gait import RANGES, draw
 from adaterm_bench.datasets.hexapod.robot import TIMESTEP
@@ -66,8 +66,8 @@ def save(dataset: Dataset, folder: Path, seed: int) -> None:
     array = io.BytesIO()
     np.lib.format.write_array(array, rows, (1, 0))
     content = gzip.compress(array.getvalue(), mtime=0)
-    write(folder / FILE, content)
-    write(folder / DESCRIPTION, (json.dumps(_describe(dataset, seed, content), indent=1) + "\n").encode())
+    write_whole(folder / FILE, content)
+    write_whole(folder / DESCRIPTION, (json.dumps(_describe(dataset, seed, content), indent=1) + "\n").encode())
 
 
 def states(dataset: Dataset) -> list[NDArray[np.float32]]:
@@ -105,7 +105,8 @@ def _describe(dataset: Dataset, seed: int, content: bytes) -> dict[str, Any]:
         "sensor_noise": {"standard_deviation": NOISE, "resolution": TICK},
         "ranges": {name: it._asdict() for name, it in RANGES.items()},
         "walking": {name: summary(kind) for name, kind in dataset._asdict().items()},
-        "versions": {name: it for name, it in find_versions().items() if name in ("mujoco", "numpy")},
+        "commit": find_commit(),
+        "versions": {name: text for name, text in find_versions().items() if name in ("mujoco", "numpy")},
         "fingerprint": fingerprint(states(dataset)),
         "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
     }

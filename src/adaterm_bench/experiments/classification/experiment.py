@@ -31,6 +31,7 @@ class Classification(Experiment):
     name: ClassVar[str] = "classification"
     title: ClassVar[str] = "Classification with wrong labels"
     version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = {"losses": 4}
     methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, "AdamW (clipped)")
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {

@@ -36,6 +36,7 @@ class Distillation(Experiment):
     name: ClassVar[str] = "distillation"
     title: ClassVar[str] = "Policy distillation"
     version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = {"losses": 5}
     methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "source": "synthetic", "epochs": 2, "test_episodes": 2},

@@ -151,8 +151,9 @@ def _first_moment(data: Data) -> Any:
 
 def _rates(data: Data) -> Any:
     canvas, (left, right) = _canvas(2, width=4.0, height=3.2)
-    dof, distance, increment = data["dof"], data["distance"], np.array(data["increment"])
-    rate = left.contourf(dof, distance, data["rate"], levels=np.linspace(0.0, 0.1, 11), cmap="viridis")
+    dof, distance = data["dof"][::2], data["distance"][::2]  # finer contours look the same
+    rates, increment = (np.array(data[name])[::2, ::2] for name in ("rate", "increment"))
+    rate = left.contourf(dof, distance, rates, levels=np.linspace(0.0, 0.1, 11), cmap="viridis")
     canvas.colorbar(rate, ax=left, label=r"$\tau_{mv}$")
     limits = TwoSlopeNorm(0.0, increment.min(), increment.max())
     levels = np.concatenate([np.linspace(increment.min(), 0.0, 13), np.linspace(0.0, increment.max(), 9)[1:]])

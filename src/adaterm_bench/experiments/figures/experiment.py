@@ -28,6 +28,7 @@ class Explanatory(Experiment):
     name: ClassVar[str] = "figures"
     title: ClassVar[str] = "Explanatory figures"
     version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = dict.fromkeys(("distance", "increment", "rate", "densities"), 5)
     methods: ClassVar[tuple[str, ...]] = ("AdaTerm",)
     takes_methods: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"smoke": {"points": 41}, "quick": {}, "paper": {}}

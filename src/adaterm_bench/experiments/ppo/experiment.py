@@ -31,6 +31,7 @@ class Ppo(Experiment):
     name: ClassVar[str] = "ppo"
     title: ClassVar[str] = "Stable-Baselines3's PPO"
     version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = {"episodes": 5}
     methods: ClassVar[tuple[str, ...]] = ("Adam", "AdaTerm", "AdaTerm (gradient init)")
     on_gpu: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -43,6 +43,7 @@ class Prediction(Experiment):
     name: ClassVar[str] = "prediction"
     title: ClassVar[str] = "Long-term prediction"
     version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = {"losses": 4, "mses": 5}
     methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {

@@ -27,6 +27,7 @@ class Regression(Experiment):
     name: ClassVar[str] = "regression"
     title: ClassVar[str] = "Regression with noisy samples"
     version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = {"errors": 4}
     methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "samples": 300, "noises": (0.0, 0.5)},

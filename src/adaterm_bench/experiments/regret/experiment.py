@@ -29,6 +29,7 @@ class Regret(Experiment):
     name: ClassVar[str] = "regret"
     title: ClassVar[str] = "Regret and its bounds"
     version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = dict.fromkeys(("regret", "trivial", "least_rate", "bound", *Bound._fields), 6)
     methods: ClassVar[tuple[str, ...]] = (*OURS, *AMSGRAD)
     takes_methods: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -59,6 +59,7 @@ class NoisySearch(Experiment):
     name: ClassVar[str] = "test_functions"
     title: ClassVar[str] = "Test functions"
     version: ClassVar[int] = 2
+    digits: ClassVar[dict[str, int]] = {"path": 4}
     methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 3, "steps": 200, "noises": (0.0, 0.15)},
