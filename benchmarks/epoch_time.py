@@ -13,8 +13,8 @@ from statistics import median
 import torch
 from provenance import provenance
 
-from adaterm_bench.cifar import CLASSES, SIDE, Labelled
-from adaterm_bench.experiments.classification import Classification, Training
+from adaterm_bench.datasets.cifar import CLASSES, SIDE, Labelled
+from adaterm_bench.experiments.classification.experiment import Classification, Training
 
 METHODS = ("Adam", "AdaTerm", "RAdam", "AdaBelief", "t-Adam", "AdamW (clipped)")
 

@@ -9,10 +9,11 @@ import matplotlib.pyplot as plt
 import mujoco
 import numpy as np
 
-from adaterm_bench.hexapod.gait import Walk, draw
-from adaterm_bench.hexapod.robot import JOINTS
-from adaterm_bench.hexapod.simulation import RATE, model, simulate
-from adaterm_bench.style import COLOURS, INK, style
+from adaterm_bench.datasets.hexapod.gait import Walk, draw
+from adaterm_bench.datasets.hexapod.robot import JOINTS
+from adaterm_bench.datasets.hexapod.simulation import RATE, model, simulate
+from adaterm_bench.reporting.palette import COLOURS, INK
+from adaterm_bench.reporting.style import style
 
 FRAMES, PIXELS = 6, (520, 420)
 LONG = Walk(stride=0.08, lift=0.04, frequency=1.0, phase=0.0, direction=0.0, turn=0.0, height=0.1, friction=0.8)

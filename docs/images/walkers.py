@@ -13,9 +13,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from adaterm_bench import environments
-from adaterm_bench.demonstrations import DESCRIPTION, Policy, ranked
-from adaterm_bench.style import style
+from adaterm_bench.datasets import environments
+from adaterm_bench.datasets.demonstrations import DESCRIPTION, Policy, ranked
+from adaterm_bench.reporting.style import style
 
 FRAMES, BEGIN, PIXELS = 7, 240, (420, 400)
 CAMERAS = {  # the steps between frames; what it looks at, ahead of and above the robot; its distance, yaw and pitch

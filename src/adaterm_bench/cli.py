@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -13,19 +14,20 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import adaterm_bench
-from adaterm_bench import registry, status
-from adaterm_bench.coordinator import Pool, carry_out
-from adaterm_bench.data import DataError
-from adaterm_bench.environments import MissingSimulatorError
-from adaterm_bench.flags import UsageError, add_flags, build, given
-from adaterm_bench.lock import locked
-from adaterm_bench.progress import Display
-from adaterm_bench.provenance import commit
-from adaterm_bench.registry import Found, NotFoundError, nearest
-from adaterm_bench.runners import local, ray
-from adaterm_bench.sections import sections
-from adaterm_bench.store import Store, StoreError
-from adaterm_bench.work import Order
+from adaterm_bench.core import registry, status
+from adaterm_bench.core.coordinator import Pool, carry_out
+from adaterm_bench.core.flags import UsageError, add_flags, build, given
+from adaterm_bench.core.lock import hold_lock
+from adaterm_bench.core.progress import Display
+from adaterm_bench.core.provenance import find_commit
+from adaterm_bench.core.registry import Entry, NotFoundError, suggest
+from adaterm_bench.core.runners import local, ray
+from adaterm_bench.core.store import Store, StoreError
+from adaterm_bench.core.trial import Result, parse_seeds
+from adaterm_bench.core.work import Order
+from adaterm_bench.datasets.data import DataError
+from adaterm_bench.datasets.environments import MissingSimulatorError
+from adaterm_bench.reporting.sections import sections
 
 PRESETS = ("smoke", "quick", "paper")
 
@@ -67,17 +69,23 @@ def _command(words: list[str]) -> int:
     reporting = commands.add_parser("report", help="write tables, figures and verdicts")
     reporting.add_argument("folder", type=Path, metavar="DIR")
     reporting.add_argument("--out", type=Path, metavar="DIR", help="where to; DIR/report if not given")
+    reporting.add_argument(
+        "--single-file", action="store_true", help="one HTML file with the figures inside, and no Markdown"
+    )
     reporting.set_defaults(act=_report)
+    packing = commands.add_parser("pack", help="make a results directory smaller: one file for each experiment")
+    packing.add_argument("folder", type=Path, metavar="DIR")
+    packing.set_defaults(act=_pack)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         options = [it for action in running._actions for it in action.option_strings]
-        known = nearest(unknown[0].partition("=")[0], options) if words[0] == "run" else "See --help."
+        known = suggest(unknown[0].partition("=")[0], options) if words[0] == "run" else "See --help."
         raise UsageError(f"Unknown here: {' '.join(unknown)}. {known}")
     code: int = arguments.act(arguments)
     return code
 
 
-def _run_parser(commands: Any, chosen: list[Found]) -> argparse.ArgumentParser:
+def _run_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "run",
         allow_abbrev=False,
@@ -107,31 +115,32 @@ def _run_parser(commands: Any, chosen: list[Found]) -> argparse.ArgumentParser:
     parser.add_argument("--ray-address", metavar="ADDRESS", help="of a cluster; else one is started on this machine")
     parser.add_argument("--ray-cpus", type=float, default=1.0, help="CPU cores for a batch on a cluster")
     parser.add_argument("--ray-gpus", type=float, help="GPUs for a batch on a cluster; 1 on cuda devices")
-    add_flags(parser, [found.kind for found in chosen])
+    add_flags(parser, [entry.experiment for entry in chosen])
     return parser
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found, missing = ({}, {}) if arguments.experiments else registry.built_in()
-    for it in registry.choose(arguments.experiments) or found.values():
-        print(f"{it.kind.name}: {it.kind.title}")
-        print(f"  methods: {', '.join(it.kind.methods)}")
-        for preset, settings in it.kind.presets.items():
-            print(f"  {preset}: {len(it.kind(**settings).trials(it.kind.methods))} trials")
+    entries, missing = ({}, {}) if arguments.experiments else registry.load_built_in()
+    for entry in registry.choose(arguments.experiments) or entries.values():
+        experiment = entry.experiment
+        print(f"{experiment.name}: {experiment.title}")
+        print(f"  methods: {', '.join(experiment.methods)}")
+        for preset, settings in experiment.presets.items():
+            print(f"  {preset}: {len(experiment(**settings).trials(experiment.methods))} trials")
     for name, reason in missing.items():
         print(f"{name}: cannot be used here: {reason}")
     return 0
 
 
-def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -> int:
+def _run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) -> int:
     orders = _orders(arguments, chosen)
-    with locked(arguments.out):
+    with hold_lock(arguments.out):
         store = Store(arguments.out)
         store.sweep()
         done = store.done()
         for line in store.corrupt:
             print(line, file=sys.stderr)
-        origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": commit()}
+        origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": find_commit()}
         out = str(arguments.out.resolve()) if arguments.runner == "local" else ""
         batches = {batch.key: batch for order in orders for batch in order.batches(done, origin, out)}
         keys = {trial.key for order in orders for trial in order.trials}
@@ -167,25 +176,25 @@ def _run(arguments: argparse.Namespace, chosen: list[Found], words: list[str]) -
     return 1 if failed or left else 0
 
 
-def _orders(arguments: argparse.Namespace, chosen: list[Found]) -> list[Order]:
+def _orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Order]:
     methods = [word for words in arguments.methods or [] for word in words.split(",")]
     plugins, added = _plugged(arguments.plugins)
-    known = [*dict.fromkeys(method for found in chosen for method in found.kind.methods), *added]
+    known = [*dict.fromkeys(method for entry in chosen for method in entry.experiment.methods), *added]
     for method in methods:
         if method not in known:
             hint = "" if arguments.plugins else " A method of your own needs --with FILE."
-            raise UsageError(f"No method {method!r}. {nearest(method, known)}{hint}")
+            raise UsageError(f"No method {method!r}. {suggest(method, known)}{hint}")
     seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
     if seeds == []:
         raise UsageError(f"--seeds {arguments.seeds} means none: give a number above 0, or a list or range such as 3-7")
     orders = []
-    for found in chosen:
-        experiment, label = build(found.kind, arguments.preset, given(arguments))
+    for entry in chosen:
+        experiment, label = build(entry.experiment, arguments.preset, given(arguments))
         if seeds is not None:
             experiment = replace(experiment, seeds=len(seeds))
-        there = dict.fromkeys([*found.kind.methods, *(added if found.kind.takes_methods else ())])
-        own = [method for method in dict.fromkeys(methods or there) if method in there]
-        orders.append(Order(found.source, experiment, own, seeds, label, plugins))
+        available = dict.fromkeys([*experiment.methods, *(added if experiment.takes_methods else ())])
+        chosen_methods = [method for method in dict.fromkeys(methods or available) if method in available]
+        orders.append(Order(entry.source, experiment, chosen_methods, seeds, label, plugins))
         if not orders[-1].trials:
             raise UsageError(f"{experiment.name} has no trials with these methods and settings.")
     return orders
@@ -197,18 +206,15 @@ def _plugged(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
         return (), []
     from adaterm_bench import methods  # needs torch, which listing and status do not
 
-    before = methods.known()
-    sources = tuple(map(registry.plugin, words))
-    return sources, [name for name in methods.known() if name not in before]
+    before = methods.list_methods()
+    sources = tuple(map(registry.import_plugin, words))
+    return sources, [name for name in methods.list_methods() if name not in before]
 
 
 def _seeds(text: str) -> list[int]:
     """A number n means 0 to n-1; else a list of numbers and ranges."""
     try:
-        if text.isdigit():
-            return list(range(int(text)))
-        ends = [[int(end) for end in part.split("-")] for part in text.split(",") if part]
-        return sorted({seed for first, *last in ends for seed in range(first, (last[0] if last else first) + 1)})
+        return list(range(int(text))) if text.isdigit() else parse_seeds(text)
     except ValueError:
         raise UsageError(f"--seeds {text}: give a number, or a list or range such as 1,5 or 3-7") from None
 
@@ -263,8 +269,26 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _pack(arguments: argparse.Namespace) -> int:
+    store = _opened(arguments.folder)
+    experiments = {}
+    for plan in store.plans():
+        with suppress(ImportError, NotFoundError):  # results of what cannot be loaded here stay as they are
+            experiments[plan["experiment"]] = registry.load(plan["source"], plan["experiment"])
+
+    def shorten(result: Result) -> Result:
+        experiment = experiments.get(result.trial.experiment)
+        return result if experiment is None else replace(result, outcome=experiment.shorten(result.outcome))
+
+    with hold_lock(arguments.folder):
+        before = store.size()
+        store.pack(shorten)
+    print(f"{before / 1e6:.1f} MB became {store.size() / 1e6:.1f} MB in {arguments.folder}.")
+    return 0
+
+
 def _report(arguments: argparse.Namespace) -> int:
-    from adaterm_bench.report import write  # needs what the other commands do not
+    from adaterm_bench.reporting.report import write  # needs what the other commands do not
 
     store = _opened(arguments.folder)
     shown, complaints = sections(store)
@@ -274,6 +298,6 @@ def _report(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.folder} has no results {'that can be shown' if complaints else 'yet'}.")
     results = {result.trial.key: result for _, own in shown for result in own}
     folder = arguments.out or arguments.folder / "report"
-    for path in write([section for section, _ in shown], list(results.values()), folder):
+    for path in write([section for section, _ in shown], list(results.values()), folder, arguments.single_file):
         print(path)
     return 1 if complaints else 0

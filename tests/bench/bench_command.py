@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from adaterm_bench.store import Store
+from adaterm_bench.core.store import Store
 
 TOY = str(Path(__file__).with_name("toy.py"))
 PATIENCE = 60  # seconds

@@ -7,8 +7,10 @@ import pytest
 import scipy.stats
 import torch
 
-from adaterm_bench import actor_critic, demonstrations, environments
-from adaterm_bench.actor_critic import (
+from adaterm_bench.datasets import demonstrations, environments
+from adaterm_bench.experiments.rl import experiment as rl
+from adaterm_bench.models import actor_critic
+from adaterm_bench.models.actor_critic import (
     Choices,
     Learner,
     Replay,
@@ -19,7 +21,6 @@ from adaterm_bench.actor_critic import (
     summed_back,
     surrogate,
 )
-from adaterm_bench.experiments import rl
 
 SMALL = Choices(hidden=(16, 16), batches=20, replay=500, lr=3e-3)
 

@@ -8,12 +8,12 @@ import torch
 from bench_command import command
 from recorded import tried
 
-from adaterm_bench import cifar
-from adaterm_bench.cifar import DataError, Labelled
-from adaterm_bench.experiments import classification
-from adaterm_bench.experiments.classification import Classification, Training, _drawn, objective
-from adaterm_bench.methods import optimizer_for
-from adaterm_bench.resnet import ResNet18, seeded
+from adaterm_bench.datasets import cifar
+from adaterm_bench.datasets.cifar import DataError, Labelled
+from adaterm_bench.experiments.classification import experiment as classification
+from adaterm_bench.experiments.classification.experiment import Classification, Training, _drawn, objective
+from adaterm_bench.methods import make_optimizer
+from adaterm_bench.models.resnet import ResNet18, seeded
 
 TINY = {"source": "synthetic", "images": 64, "batch_size": 32, "width": 2, "precision": "float32", "epochs": 2}
 
@@ -236,7 +236,7 @@ def test_a_trial_is_a_loop_that_anyone_would_write(method, monkeypatch):
     train, test = cifar.synthetic(96, 100, 0), cifar.synthetic(96, 100, 1)
     given = cifar.wrong_labels(train.labels, 0.1, 100, 3)
     network = seeded(3, 100, 2)
-    optimizer = optimizer_for(method, list(network.parameters()), 1e-3)
+    optimizer = make_optimizer(method, list(network.parameters()), 1e-3)
     centre, scale = (it(train.pixels.float().reshape(-1, 3), 0).view(3, 1, 1) for it in (torch.mean, torch.std))
     padded = torch.nn.functional.pad(train.pixels.permute(0, 3, 1, 2), (4, 4, 4, 4))
     losses = []

@@ -1,21 +1,22 @@
 """The command line says what there is, what was wrong, and what a results directory holds."""
 
-import gzip
 import io
 import json
+import lzma
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from bench_command import TOY, Bench, command
 
-from adaterm_bench import cli, progress, scratch
-from adaterm_bench.coordinator import Event, carry_out
-from adaterm_bench.flags import parsed
-from adaterm_bench.progress import Display, duration
-from adaterm_bench.store import Store
-from adaterm_bench.trial import Trial
-from adaterm_bench.work import Attempt, Batch
+from adaterm_bench import cli
+from adaterm_bench.core import progress, scratch
+from adaterm_bench.core.coordinator import Event, carry_out
+from adaterm_bench.core.flags import parsed
+from adaterm_bench.core.progress import Display, duration
+from adaterm_bench.core.store import Store
+from adaterm_bench.core.trial import Trial
+from adaterm_bench.core.work import Attempt, Batch
 
 WHOLE = """
 @dataclass(frozen=True)
@@ -30,10 +31,7 @@ class Own(E):
     def section(self, results):
         return Section("Own", "")
 """
-WHOLE_FILE = (
-    "from dataclasses import dataclass\nfrom adaterm_bench.experiment import Experiment as E\n"
-    "from adaterm_bench.report import Section\n" + WHOLE
-)
+WHOLE_FILE = "from dataclasses import dataclass\nfrom adaterm_bench import Experiment as E, Section\n" + WHOLE
 
 
 @pytest.fixture
@@ -138,7 +136,7 @@ def test_status_counts_per_method(tmp_path):
     assert "failed 2 times: toy fails {'noise': 0.5} seed 1: RuntimeError: seed 1 fails on purpose" in text
     assert text.splitlines()[-1].startswith("3 results, 0.0 MB in ")
 
-    lost = next(path for path in (bench.out / "results").iterdir() if b'"steady"' in gzip.decompress(path.read_bytes()))
+    lost = next(path for path in (bench.out / "results").iterdir() if b'"steady"' in lzma.decompress(path.read_bytes()))
     lost.unlink()
     assert ["toy", "(quick)", "steady", "1", "0", "1"] in [
         line.split() for line in command("status", bench.out)[1].splitlines()
@@ -152,12 +150,12 @@ def test_the_report_has_a_section_for_every_setting(run, tmp_path, monkeypatch):
         run("run", TOY, "--methods", "steady", "--workers", 0, "--log", log, "--out", "out", *words)
     written = []
 
-    def write(sections, results, folder):
+    def write(sections, results, folder, single_file):
         written.extend(sections)
         assert len(results) == 6
         return [folder / "report.md"]
 
-    monkeypatch.setattr("adaterm_bench.report.write", write, raising=False)
+    monkeypatch.setattr("adaterm_bench.reporting.report.write", write, raising=False)
     code, text = run("report", "out")
     assert (code, text) == (0, "out/report/report.md\n")
     changed = "Not the usual settings, which are in brackets: level 3.0 (1.0)."
@@ -246,7 +244,7 @@ def test_a_name_that_a_setting_does_not_know(run):
         ("1 / 0", ["run", "regression", "--with", "own.py"], "ZeroDivisionError"),
         ("import nowhere", ["run", "regression", "--with", "own.py"], "nowhere"),
         (
-            "from adaterm_bench.experiments.regression import Regression as R\nclass Own(R):\n    pass",
+            "from adaterm_bench.experiments.regression.experiment import Regression as R\nclass Own(R):\n    pass",
             ["run", "own.py"],
             "names its experiment 'regression'",
         ),
@@ -287,13 +285,16 @@ def test_values_that_cannot_work_are_refused_at_once(run, words, says):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("class Own(E):\n    name = 'own'", "lacks conditions, run, section, title, version, methods, presets"),
+        (
+            "class Own(E):\n    name = 'own'",
+            "is incomplete: conditions, run, section, title, version, methods, presets missing",
+        ),
         (WHOLE.replace("@dataclass(frozen=True)", ""), "must be a dataclass"),
     ],
 )
 def test_an_own_experiment_that_is_not_whole(run, tmp_path, text, says):
     file = tmp_path / f"own_{abs(hash(text))}.py"
-    file.write_text("from dataclasses import dataclass\nfrom adaterm_bench.experiment import Experiment as E\n" + text)
+    file.write_text("from dataclasses import dataclass\nfrom adaterm_bench import Experiment as E, Section\n" + text)
     code, printed = run("run", file)
     assert (code, says in printed) == (2, True), printed
 

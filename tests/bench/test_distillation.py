@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from adaterm_bench import demonstrations, scratch, store
-from adaterm_bench.data import DataError, fingerprint
-from adaterm_bench.experiments import distillation
-from adaterm_bench.experiments.distillation import Distillation, student, surprise
-from adaterm_bench.experiments.rl import Reinforcement
-from adaterm_bench.methods import optimizer_for
-from adaterm_bench.networks import initial
-from adaterm_bench.trial import Result
+from adaterm_bench.core import scratch, store
+from adaterm_bench.core.trial import Result
+from adaterm_bench.datasets import demonstrations
+from adaterm_bench.datasets.data import DataError, fingerprint
+from adaterm_bench.experiments.distillation import experiment as distillation
+from adaterm_bench.experiments.distillation.experiment import Distillation, student, surprise
+from adaterm_bench.experiments.rl.experiment import Reinforcement
+from adaterm_bench.methods import make_optimizer
+from adaterm_bench.models.networks import initial
 
 FILE = demonstrations.FILE
 
@@ -174,7 +175,7 @@ def test_students_are_those_of_a_plain_loop(method):
     data = demonstrations.synthetic()
     states = torch.from_numpy(((data.states - data.states.mean(0)) / data.states.std(0)).astype(np.float32))
     params = [it[0].detach().clone().requires_grad_() for it in initial([0], (2, 32, 32, 2), torch.float32, "cpu")]
-    optimizer = optimizer_for(method, params, 1e-2)
+    optimizer = make_optimizer(method, params, 1e-2)
     optimizer.param_groups[0]["weight_decay"] = 0.05
     generator, losses = torch.Generator().manual_seed(0), []
     for _ in range(2):
@@ -242,5 +243,5 @@ def test_too_few_steps_for_a_batch_are_refused():
 
 def test_without_demonstrations_it_says_how_to_make_them(monkeypatch):
     monkeypatch.delenv(demonstrations.VARIABLE, raising=False)
-    with pytest.raises(DataError, match=r"python -m adaterm_bench.demonstrations RESULTS --task"):
+    with pytest.raises(DataError, match=r"python -m adaterm_bench.datasets.demonstrations RESULTS --task"):
         Distillation().prepare()

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import adaterm
-from adaterm import PAPER
 from adaterm_bench import methods
-from adaterm_bench.experiments.regression import BatchSize, Regression, curve
-from adaterm_bench.experiments.test_functions import FUNCTIONS, NoisySearch
-from adaterm_bench.networks import initial, perceptron
+from adaterm_bench.experiments.batch_size.experiment import BatchSize
+from adaterm_bench.experiments.regression.experiment import Regression, curve
+from adaterm_bench.experiments.test_functions.experiment import FUNCTIONS, NoisySearch
+from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.models.networks import initial, perceptron
 
 VALUES = {
     "Rosenbrock": lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2,
@@ -29,7 +30,7 @@ def quiet(_):
 
 
 def real(method, params, lr):
-    name, options = PAPER[method]
+    name, options = PAPER_METHODS[method]
     return getattr(adaterm, name, None) and getattr(adaterm, name)(params, lr=lr, foreach=False, **options)
 
 
@@ -49,7 +50,7 @@ def test_gradients_and_optima(name):
     assert best.abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("method", PAPER)
+@pytest.mark.parametrize("method", PAPER_METHODS)
 def test_searches_are_what_they_are_alone(method):
     trials = [trial for trial in SMOKE.trials([method]) if trial.condition["function"] == "McCormick"]
     together = SMOKE.run(trials, "cpu", quiet)
@@ -66,7 +67,7 @@ def test_searches_are_what_they_are_alone(method):
         assert outcome["distance"] == pytest.approx((point - point.new_tensor(optimum)).norm().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("method", PAPER)
+@pytest.mark.parametrize("method", PAPER_METHODS)
 def test_networks_are_what_they_are_alone(method):
     trials = NETWORK.trials([method])
     together = NETWORK.run(trials, "cpu", quiet)
@@ -118,4 +119,4 @@ def test_an_optimizer_of_ones_own(monkeypatch):
     with pytest.raises(ValueError, match="has a comma"):
         methods.register("Adam (0.9, 0.9)", torch.optim.SGD)
     with pytest.raises(ValueError, match="choose from"):
-        methods.stepper("nothing", [torch.zeros(1, 2)], 0.1)
+        methods.make_stepper("nothing", [torch.zeros(1, 2)], 0.1)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from adaterm_bench.experiments.explanatory import FIGURES, Explanatory, central, density
-from adaterm_bench.trial import Result
+from adaterm_bench.core.trial import Result
+from adaterm_bench.experiments.figures.experiment import FIGURES, Explanatory, central, density
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,21 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from adaterm_bench.data import DataError
-from adaterm_bench.hexapod import Dataset, MissingError, Recording, __main__, dataset, generate, load, robot, save
-from adaterm_bench.hexapod.gait import RANGES, Walk, draw, references
-from adaterm_bench.hexapod.simulation import COLUMNS, NOISE, STEPS, TICK, model, mujoco, simulate
-from adaterm_bench.hexapod.walking import measures
+from adaterm_bench.datasets.data import DataError
+from adaterm_bench.datasets.hexapod import (
+    Dataset,
+    MissingError,
+    Recording,
+    __main__,
+    dataset,
+    generate,
+    load,
+    robot,
+    save,
+)
+from adaterm_bench.datasets.hexapod.gait import RANGES, Walk, draw, references
+from adaterm_bench.datasets.hexapod.simulation import COLUMNS, NOISE, STEPS, TICK, model, mujoco, simulate
+from adaterm_bench.datasets.hexapod.walking import measures
 
 simulated = pytest.mark.skipif(find_spec("mujoco") is None, reason="MuJoCo is not installed: pip install '.[dev]'")
 STRAIGHT = Walk(stride=0.06, lift=0.03, frequency=1.0, phase=0.0, direction=0.0, turn=0.0, height=0.1, friction=0.8)
@@ -111,7 +121,7 @@ def test_the_same_seed_gives_the_same_bytes(made, tmp_path):
     """In another process, after other walks, and however many there are; another seed gives others."""
     save(made, tmp_path / "here", 0)
     code = (
-        "from pathlib import Path; from adaterm_bench.hexapod import generate, save; "
+        "from pathlib import Path; from adaterm_bench.datasets.hexapod import generate, save; "
         f"generate(1, (1, 1, 1)); save(generate(0, {COUNTS}), Path('there'), 0)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
@@ -170,7 +180,7 @@ def test_what_was_saved_is_loaded(folder):
 @pytest.mark.parametrize("name", [dataset.FILE, dataset.DESCRIPTION])
 def test_a_missing_file(folder, name):
     (folder / name).unlink()
-    refused(folder, f"There is no {folder / name}", f"python -m adaterm_bench.hexapod --seed 0 --out {folder}")
+    refused(folder, f"There is no {folder / name}", f"python -m adaterm_bench.datasets.hexapod --seed 0 --out {folder}")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from adaterm_bench import scratch
-from adaterm_bench.experiments import ppo, ppo_report
-from adaterm_bench.experiments.ppo import Ppo
-from adaterm_bench.trial import Result
+from adaterm_bench.core import scratch
+from adaterm_bench.core.trial import Result
+from adaterm_bench.experiments.ppo import experiment as ppo
+from adaterm_bench.experiments.ppo import report as ppo_report
+from adaterm_bench.experiments.ppo.experiment import Ppo
 
 TASK = "Hopper (MuJoCo)"
 SETTINGS = {"tasks": (TASK,), "steps": 512, "rollout": 128, "test_episodes": 1, "seeds": 1}
@@ -56,7 +57,7 @@ def test_an_agent_that_is_not_finite_has_no_return(monkeypatch):
         optimizer.register_step_post_hook(lambda *_: [it.data.fill_(torch.nan) for it in params])
         return optimizer
 
-    monkeypatch.setattr(ppo, "optimizer_for", spoiled)
+    monkeypatch.setattr(ppo, "make_optimizer", spoiled)
     experiment = Ppo(**SETTINGS, clipping=("clipped",))
     (outcome,) = experiment.run(experiment.trials(["AdaTerm"]), "cpu", lambda fraction: None)
     assert np.isnan(outcome["return"])

@@ -13,16 +13,19 @@ from torch.distributions import Normal
 from torch.nn.functional import softplus
 
 import adaterm
-from adaterm import PAPER
-from adaterm_bench import gru, hexapod, scratch, trajectories, truncated
-from adaterm_bench.data import DataError
-from adaterm_bench.experiments import prediction
-from adaterm_bench.experiments.prediction import TEST, Prediction
-from adaterm_bench.experiments.prediction_report import _unstable
-from adaterm_bench.hexapod.simulation import STEPS, mujoco
-from adaterm_bench.report import write
-from adaterm_bench.trial import Result
-from adaterm_bench.truncated import LENGTHS, Training, cuts, generator
+from adaterm_bench.core import scratch
+from adaterm_bench.core.trial import Result
+from adaterm_bench.datasets import hexapod, trajectories
+from adaterm_bench.datasets.data import DataError
+from adaterm_bench.datasets.hexapod.simulation import STEPS, mujoco
+from adaterm_bench.experiments.prediction import experiment as prediction
+from adaterm_bench.experiments.prediction import training as truncated
+from adaterm_bench.experiments.prediction.experiment import TEST, Prediction
+from adaterm_bench.experiments.prediction.report import _unstable
+from adaterm_bench.experiments.prediction.training import LENGTHS, Training, cuts, generator
+from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.models import gru
+from adaterm_bench.reporting.report import write
 
 SMOKE = Prediction(**Prediction.presets["smoke"])
 EXACT = replace(SMOKE, dtype="float64", epochs=1, long_epochs=1, hidden=4)
@@ -34,7 +37,7 @@ def quiet(_):
 
 
 def alone(method, params, lr):
-    name, options = PAPER[method]
+    name, options = PAPER_METHODS[method]
     if hasattr(adaterm, name):
         return getattr(adaterm, name)(params, lr=lr, foreach=False, **options)
     return getattr(torch.optim, name)(params, lr=lr)
@@ -88,7 +91,7 @@ def test_weights_begin_as_torchs_and_go_with_the_seed():
 
 
 @pytest.mark.parametrize("horizon", [1, 30])
-@pytest.mark.parametrize("method", PAPER)
+@pytest.mark.parametrize("method", PAPER_METHODS)
 def test_trials_are_what_they_are_alone(method, horizon):
     """With torch's layers, the real optimizer and a loop that anyone would write."""
     trials = replace(EXACT, horizons=(horizon,)).trials([method])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adaterm_bench.published import PUBLISHED
+from adaterm_bench.reporting.published import PUBLISHED
 
 TABLES = Path(__file__).parents[3] / "shared" / "paper" / "tables.json"
 

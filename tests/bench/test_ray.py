@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench_command import Bench, until
 
-from adaterm_bench.store import Store
+from adaterm_bench.core.store import Store
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'")
 

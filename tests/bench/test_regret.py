@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import adaterm
-from adaterm_bench.experiments.regret import AMSGRAD, Regret
-from adaterm_bench.experiments.regret_report import exponent
-from adaterm_bench.methods import rule_of
-from adaterm_bench.online import PROBLEMS, Losses, log_spaced, pieces
-from adaterm_bench.theory import Run, corollary, theorem, trivial
-from adaterm_bench.trial import Result
+from adaterm_bench.core.trial import Result
+from adaterm_bench.experiments.regret.bounds import Run, corollary, theorem, trivial
+from adaterm_bench.experiments.regret.experiment import AMSGRAD, Regret
+from adaterm_bench.experiments.regret.problems import PROBLEMS, Losses, log_spaced, pieces
+from adaterm_bench.experiments.regret.report import exponent
+from adaterm_bench.methods import PAPER_METHODS, make_rule
 
 SMALL = Regret(seeds=2, steps=70, marks=6, dimension=3)
 
@@ -32,7 +32,7 @@ def results_of(experiment, methods):
 def real_optimizer(method, problem, point):
     if method in AMSGRAD:
         return torch.optim.Adam([point], betas=PROBLEMS[problem].betas, amsgrad=AMSGRAD[method])
-    return getattr(adaterm, adaterm.PAPER[method].optimizer)([point], fused=False, **adaterm.PAPER[method].options)
+    return getattr(adaterm, PAPER_METHODS[method].optimizer)([point], fused=False, **PAPER_METHODS[method].options)
 
 
 def next_rate(rule, state, gradient):
@@ -57,7 +57,7 @@ def played_alone(experiment, trial):
         point.grad = torch.from_numpy(slope) + losses.curvature[0, 0] * point
         gradients.append(point.grad.numpy().copy())
         if trial.method not in AMSGRAD:
-            rates.append(next_rate(rule_of(trial.method), optimizer.state[point], point.grad))
+            rates.append(next_rate(make_rule(trial.method), optimizer.state[point], point.grad))
         optimizer.param_groups[0]["lr"] = experiment.alpha / math.sqrt(step)
         optimizer.step()
         point.clamp_(-experiment.radius, experiment.radius)
@@ -85,7 +85,7 @@ def test_outcomes_are_those_of_real_optimizers_and_brute_force(method):
             assert outcome["regret"][at] == pytest.approx(paid - best, abs=1e-8 * scale)
             assert outcome["trivial"][at] == pytest.approx(trivial(gradients[:steps], 2.0), rel=1e-9)
             if method not in AMSGRAD:
-                rule, bound = rule_of(method), corollary if method == "No robustness" else theorem
+                rule, bound = make_rule(method), corollary if method == "No robustness" else theorem
                 run = Run.of(gradients[:steps], scales[:steps], rates[:steps])
                 expected = bound(run, SMALL.alpha, rule.beta, rule.eps, 2.0)
                 assert [outcome[name][at] for name in expected._fields] == pytest.approx(

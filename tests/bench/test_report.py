@@ -5,15 +5,18 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from math import inf, nan
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure as Picture
 
-from adaterm_bench import figures, report, style
-from adaterm_bench.report import Claim, Figure, Section, Table, write
-from adaterm_bench.statistics import paired_difference
-from adaterm_bench.trial import Result, Trial
+from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.reporting import figures, palette
+from adaterm_bench.reporting.report import write
+from adaterm_bench.reporting.statistics import paired_difference
+from adaterm_bench.reporting.text import number, plus_minus
 
 METHODS = ["AdaTerm", "Adam", "t-Adam", "AdamW + clip", "a method with a name so long that no column could hold it all"]
 LEVELS = [0.0, 0.1, 0.2, 0.5]
@@ -107,14 +110,19 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_figures_of_an_earlier_report_go(tmp_path):
-    (tmp_path / "figures").mkdir()
-    for name in ("old.svg", "mine.txt"):
-        (tmp_path / "figures" / name).write_text("")
-    written = write(sections(), results(), tmp_path)
-    assert {*(tmp_path / "figures").iterdir()} == {it for it in written if it.suffix == ".svg"} | {
-        tmp_path / "figures/mine.txt"
-    }
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """One file in place of an earlier report."""
+    folder = tmp_path_factory.mktemp("single")
+    (folder / "figures").mkdir()
+    for name in ("report.md", "figures/old.svg", "figures/mine.txt"):
+        (folder / name).write_text("")
+    assert write(sections(), results(), folder, single_file=True) == [folder / "report.html"]
+    return folder
+
+
+def test_what_an_earlier_report_left_goes_and_nothing_else(single):
+    assert {path.name for path in single.rglob("*.*")} == {"report.html", "mine.txt"}
 
 
 def test_few_seeds_have_lines_of_their_own():
@@ -122,7 +130,7 @@ def test_few_seeds_have_lines_of_their_own():
     values = {"AdaTerm": np.ones((3, 9)), "Adam": np.arange(54.0).reshape(6, 9)}
     axes = figures.curves(np.arange(9), values, "return", log=False, better="higher").axes[0]
     colours = [it.get_color() for it in axes.lines if it.get_linewidth() < 1.0]
-    assert colours == [style.look("AdaTerm").colour] * 3
+    assert colours == [palette.look("AdaTerm").colour] * 3
     assert len(axes.collections) == 1  # Adam's band
 
 
@@ -150,13 +158,18 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_stands_alone(folder):
-    text = (folder / "report.html").read_text()
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_page_needs_nothing_but_its_figures(folder, single, alone):
+    text = ((single if alone else folder) / "report.html").read_text()
     page = Page(text)
     assert "script" not in page.tags
     assert "://" not in text
     assert len(page.ids) == len(set(page.ids))
-    assert all(it.startswith(("#", "data:")) for it in page.links)
+    files = [link for link in page.links if not link.startswith(("#", "data:"))]
+    assert len(files) == (0 if alone else len(pictures()) + 2)
+    assert all((folder / file).is_file() for file in files)
+    assert page.tags.count("img") == len(files)
+    assert page.tags.count("figure") == len(pictures()) + 2
     assert {it[1:] for it in page.links if it.startswith("#")} <= set(page.ids)
     assert set(re.findall(r"url\(#(.*?)\)", text)) <= set(page.ids)
 
@@ -190,6 +203,15 @@ def test_where_the_results_come_from(folder):
     assert "| Device | not recorded | 1 |" in text
 
 
+def test_a_figure_is_small_and_its_text_is_text(folder):
+    root = ElementTree.parse(folder / "figures/regression-1-noise.svg").getroot()
+    texts = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"noise level", "AdaTerm"} <= set(texts)
+    for path in (folder / "figures").iterdir():
+        assert path.stat().st_size < 100_000, path
+        assert "prefers-color-scheme: dark" in path.read_text()
+
+
 def test_the_same_results_make_the_same_files(folder, tmp_path):
     for path in write(sections(), results(), tmp_path):
         assert path.read_bytes() == (folder / path.relative_to(tmp_path)).read_bytes()
@@ -215,7 +237,7 @@ def test_nothing_to_report(tmp_path):
     ],
 )
 def test_number(value, text):
-    assert report.number(value) == text
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -228,14 +250,14 @@ def test_number(value, text):
     ],
 )
 def test_plus_minus(mean, std, text):
-    assert report.plus_minus(mean, std) == text
+    assert plus_minus(mean, std) == text
 
 
 def test_a_method_looks_the_same_however_it_is_spelt():
-    assert style.look("t-Adam") == style.look("TAdam")
-    assert style.look("Adam, clipped") == style.look("Adam")
-    assert style.look("Adam, not clipped") == style.look("Adam")._replace(dash=style.DASHES[1])
-    looks = [style.look(it) for it in style.KNOWN]
+    assert palette.look("t-Adam") == palette.look("TAdam")
+    assert palette.look("Adam, clipped") == palette.look("Adam")
+    assert palette.look("Adam, not clipped") == palette.look("Adam")._replace(dash=palette.DASHES[1])
+    looks = [palette.look(it) for it in palette.KNOWN]
     assert len(set(map(str, looks))) == len(looks)
 
 

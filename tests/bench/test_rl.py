@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adaterm_bench import environments, scratch
-from adaterm_bench.data import DataError
-from adaterm_bench.environments import MissingSimulatorError
-from adaterm_bench.experiments import rl
-from adaterm_bench.experiments.rl import Reinforcement
-from adaterm_bench.report import number
-from adaterm_bench.trial import Result
-from adaterm_bench.work import Order, attempt
+from adaterm_bench.core import scratch
+from adaterm_bench.core.trial import Result
+from adaterm_bench.core.work import Order, attempt
+from adaterm_bench.datasets import environments
+from adaterm_bench.datasets.data import DataError
+from adaterm_bench.datasets.environments import MissingSimulatorError
+from adaterm_bench.experiments.rl import experiment as rl
+from adaterm_bench.experiments.rl.experiment import Reinforcement
+from adaterm_bench.reporting.text import number
 
 
 def test_the_report_has_tables_curves_and_claims():
@@ -141,8 +142,8 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, va
 
 KILLED = """
 import json, os, signal, sys
-from adaterm_bench import scratch
-from adaterm_bench.experiments import rl
+from adaterm_bench.core import scratch
+from adaterm_bench.experiments.rl import experiment as rl
 rl.EVERY = 0.0
 end, out, task = float(sys.argv[1]), sys.argv[2], sys.argv[3]
 settings = rl.Reinforcement(
@@ -204,7 +205,7 @@ def test_a_broken_checkpoint_counts_as_none(tmp_path):
 
 def test_a_checkpoint_that_does_not_fit_is_named(tmp_path):
     settings = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=1)
-    order = Order("adaterm_bench.experiments.rl", settings, ["Adam"], None, "smoke")
+    order = Order("adaterm_bench.experiments.rl.experiment", settings, ["Adam"], None, "smoke")
     (batch,) = order.batches((), {}, str(tmp_path))
     with scratch.using(str(tmp_path), batch.key):
         scratch.save({"learner": {}, "returns": [], "looks": []})

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from bench_command import Bench, until
 
-from adaterm_bench.coordinator import Times
-from adaterm_bench.runners.local import cores
-from adaterm_bench.store import Store
-from adaterm_bench.trial import Result, Trial
-from adaterm_bench.work import Batch
+from adaterm_bench.core.coordinator import Times
+from adaterm_bench.core.runners.local import cores
+from adaterm_bench.core.store import Store
+from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.core.work import Batch
 
 
 @pytest.fixture

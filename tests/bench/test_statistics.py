@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adaterm_bench import statistics
-from adaterm_bench.intervals import Bootstrap, _tail, student
-from adaterm_bench.statistics import interquartile_mean, mean, median, paired_difference
+from adaterm_bench.reporting import statistics
+from adaterm_bench.reporting.intervals import Bootstrap, _tail, student
+from adaterm_bench.reporting.statistics import interquartile_mean, mean, median, paired_difference
 
 PLAIN = Bootstrap(resamples=4_000, widen=False)
 

@@ -2,18 +2,20 @@
 
 import errno
 import gzip
+import hashlib
 import json
+import lzma
 import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from adaterm_bench.lock import locked
-from adaterm_bench.store import Store, StoreError
-from adaterm_bench.trial import Trial
+from adaterm_bench.core.lock import hold_lock
+from adaterm_bench.core.store import Store, StoreError
+from adaterm_bench.core.trial import Trial, group_trials, shorten
 
 TRIALS = [Trial("toy", 1, {"widths": [1, 2], "level": 1.0}, {"noise": 0.5}, "steady", seed) for seed in range(3)]
 OUTCOMES = [{"value": seed / 3, "curve": [math.nan, math.inf, -math.inf, 1e-300]} for seed in range(3)]
@@ -28,12 +30,12 @@ def store(tmp_path):
 
 
 def the_file(store):
-    (path,) = (store.path / "results").glob("*.jsonl.gz")
+    (path,) = (store.path / "results").iterdir()
     return path
 
 
 def change(path, old, new):
-    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(old, new)))
+    path.write_bytes(lzma.compress(lzma.decompress(path.read_bytes()).replace(old, new)))
 
 
 def test_results_come_back_as_they_were(store):
@@ -46,10 +48,64 @@ def test_results_come_back_as_they_were(store):
 
 
 def test_a_file_says_what_it_is(store):
-    header, provenance, *trials = map(json.loads, gzip.decompress(the_file(store).read_bytes()).splitlines())
-    assert header["format"] == 1
-    assert provenance == WHERE
-    assert [it["key"] for it in trials] == [trial.key for trial in TRIALS]
+    header, batch = map(json.loads, lzma.decompress(the_file(store).read_bytes()).splitlines())
+    assert header["format"] == 2
+    assert batch["provenance"] == WHERE
+    assert (batch["experiment"], batch["method"], batch["seed"]) == ("toy", "steady", [0, 1, 2])
+
+
+def test_files_of_the_format_before_are_read(store):
+    lines = [WHERE, *({"trial": asdict(trial), "outcome": {"value": trial.seed}} for trial in TRIALS)]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    header = {"format": 1, "sha256": hashlib.sha256(content).hexdigest()}
+    path = the_file(store)
+    path.with_name("toy-0.jsonl.gz").write_bytes(gzip.compress(json.dumps(header).encode() + b"\n" + content))
+    path.unlink()
+    results = Store(store.path).results()
+    assert [(result.trial, result.outcome, result.provenance) for result in results] == [
+        (trial, {"value": trial.seed}, WHERE) for trial in TRIALS
+    ]
+
+
+def test_packing_leaves_one_file_and_every_result(store):
+    """Results of different conditions, methods, outcomes and origins come back as they were."""
+    others = [replace(TRIALS[0], condition={"noise": 0.0}), replace(TRIALS[1], method="other")]
+    store.add(others, [{"value": 1.0}, {"curve": [0.123456, 2]}], {"commit": "def"})
+    store.add([replace(TRIALS[0], experiment="another")], [{}], WHERE)
+    before = {result.trial.key: repr(result) for result in store.results()}
+    store.pack()
+    assert len(list((store.path / "results").iterdir())) == 2
+    assert {result.trial.key: repr(result) for result in Store(store.path).results()} == before
+    store.pack(lambda result: replace(result, outcome={**result.outcome, "value": 0.0}))
+    assert len(list((store.path / "results").iterdir())) == 2
+    assert {result.outcome["value"] for result in Store(store.path).results()} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "short"),
+    [
+        (0.123456, 3, 0.123),
+        ([1234567.8, -1e-9, 5], 2, [1.2e6, -1e-9, 5]),
+        ([[math.inf], None], 3, [[math.inf], None]),
+        (7, 1, 7),
+    ],
+)
+def test_curves_are_stored_with_few_digits(value, digits, short):
+    assert shorten(value, digits) == short
+
+
+def test_a_plan_holds_its_trials_in_few_words(tmp_path):
+    trials = [
+        Trial("toy", 1, {"level": 1.0}, {"noise": noise}, method, seed)
+        for method in ("a", "b")
+        for noise in (0.0, 0.5)
+        for seed in ([0, 1, 2, 7] if method == "a" else [3])
+    ]
+    plan = {"source": "toy.py", "experiment": "toy", "label": "", "settings": {}, "seeds": None, "methods": ["a", "b"]}
+    Store(tmp_path).plan({**plan, "trials": group_trials(trials), "date": "2026"})
+    (found,) = Store(tmp_path).plans()
+    assert found["keys"] == {name: [trial.key for trial in trials if trial.method == name] for name in ("a", "b")}
+    assert [group["seeds"] for group in found["trials"]] == ["0-2,7", "3", "0-2,7", "3"]
 
 
 def test_the_first_result_of_a_trial_stays(store):
@@ -81,7 +137,7 @@ def test_half_a_file_does_not_count(store):
 
 def test_a_changed_byte_is_noticed(store):
     path = the_file(store)
-    change(path, b'"value":0.0', b'"value":5.0')
+    change(path, b'"value":[0.0', b'"value":[5.0')
     damaged = Store(store.path)
     assert damaged.results() == []
     assert "checksum" in damaged.corrupt[0]
@@ -90,14 +146,14 @@ def test_a_changed_byte_is_noticed(store):
 
 def test_another_format_is_refused_and_kept(store):
     path = the_file(store)
-    change(path, b'"format":1', b'"format":2')
-    with pytest.raises(StoreError, match="format 2"):
+    change(path, b'"format":2', b'"format":3')
+    with pytest.raises(StoreError, match="format 3"):
         Store(store.path).done()
     assert path.exists()
 
 
 def test_what_a_killed_process_had_begun_is_nothing(store):
-    begun = store.path / "results" / "toy-0.jsonl.gz.123.tmp"
+    begun = store.path / "results" / "toy-0.jsonl.xz.123.tmp"
     begun.write_bytes(b"half")
     again = Store(store.path)
     assert len(again.done()) == 3
@@ -111,7 +167,7 @@ def test_killed_while_writing(store, moment, finished):
     """Before the new name is there the batch is not; after that it is, as a whole."""
     adding = f"""
 import io, os, pathlib, signal
-from adaterm_bench.store import Store
+from adaterm_bench.core.store import Store
 from test_store import TRIALS, replace
 
 def die(*_):
@@ -138,7 +194,7 @@ store.add([replace(TRIALS[0], seed=7)], [{{}}], {{}})
     again.sweep()
     assert len(again.done()) == finished
     assert again.corrupt == []
-    assert {path.suffix for path in (store.path / "results").iterdir()} == {".gz"}
+    assert {path.suffix for path in (store.path / "results").iterdir()} == {".xz"}
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
@@ -169,19 +225,19 @@ def test_a_failure_is_kept_until_the_trial_succeeds(tmp_path):
 
 
 def test_the_lock_names_its_holder(tmp_path):
-    with locked(tmp_path), pytest.raises(StoreError, match=f"process {os.getpid()} "), locked(tmp_path):
+    with hold_lock(tmp_path), pytest.raises(StoreError, match=f"process {os.getpid()} "), hold_lock(tmp_path):
         pass
-    with locked(tmp_path):  # it was given back
+    with hold_lock(tmp_path):  # it was given back
         pass
 
 
 def test_the_lock_of_a_dead_process_is_taken(tmp_path):
     holding = (
-        "import os, signal, pathlib; from adaterm_bench.lock import locked; "
-        f"locked(pathlib.Path({str(tmp_path)!r})).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, pathlib; from adaterm_bench.core.lock import hold_lock; "
+        f"hold_lock(pathlib.Path({str(tmp_path)!r})).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     died = subprocess.run([sys.executable, "-c", holding], check=False)
     assert died.returncode == -9
-    assert "process" in (tmp_path / "lock").read_text()
-    with locked(tmp_path):
-        assert f"process {os.getpid()} " in (tmp_path / "lock").read_text()
+    assert "process" in (tmp_path / "lock.holder").read_text()
+    with hold_lock(tmp_path):
+        assert f"process {os.getpid()} " in (tmp_path / "lock.holder").read_text()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adaterm import AdaTerm
-from adaterm_bench.theory import Run, corollary, discounted, least_path, theorem, trivial
+from adaterm_bench.experiments.regret.bounds import Run, corollary, discounted, least_path, theorem, trivial
 
 BETA = 0.9
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from adaterm_bench.experiment import Experiment, grid, setting
-from adaterm_bench.report import Section
+from adaterm_bench.core.experiment import Experiment, grid, setting
+from adaterm_bench.core.section import Section
 
 
 @dataclass(frozen=True)

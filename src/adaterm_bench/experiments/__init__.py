@@ -1,1 +1,1 @@
-"""The experiments: each a file with a frozen dataclass of settings, and how to run and show them."""
+"""The experiments, each a folder: `experiment.py` says what to run, and `report.py` what to show of it."""

@@ -1,0 +1,82 @@
+"""Where long trials keep what they need to go on after a crash, and what else should stay of them.
+
+Both are folders in the results directory: `checkpoints/`, of which a batch's file goes when it is done, and `kept/`.
+"""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from adaterm_bench.core.files import write_whole
+
+_FOLDER: ContextVar[tuple[Path, str] | None] = ContextVar("folder", default=None)
+
+
+@contextmanager
+def using(out: str, batch: str) -> Iterator[None]:
+    """Inside, `save` and `keep` write into a results directory; without one they do nothing."""
+    token = _FOLDER.set((Path(out), batch) if out else None)
+    try:
+        yield
+    finally:
+        _FOLDER.reset(token)
+
+
+def save(state: Any) -> None:
+    """Keep the state of the batch that runs, in place of what was kept before; tensors and plain data."""
+    import torch  # which whoever only cleans up does without
+
+    if (file := _file()) is not None:
+        content = io.BytesIO()
+        torch.save(state, content)
+        write_whole(file, content.getvalue())
+
+
+def saved() -> Any:
+    """What was kept last of the batch that runs, or None; a file that is broken counts as none, and is set aside."""
+    import torch
+
+    file = _file()
+    if file is None or not file.is_file():
+        return None
+    content = file.read_bytes()
+    try:
+        return torch.load(io.BytesIO(content), weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:
+        aside = file.with_suffix(".broken")
+        file.rename(aside)
+        print(f"{file} cannot be read ({error}): it is now {aside.name}, and its trials begin anew.", file=sys.stderr)
+        return None
+
+
+def keep(name: str, content: bytes) -> None:
+    """Keep a file beside the results for good."""
+    if (place := _FOLDER.get()) is not None:
+        write_whole(place[0] / "kept" / name, content)
+
+
+def left(out: str, batch: str) -> bool:
+    """Whether an earlier run has left something to go on from."""
+    return bool(out) and _path(Path(out), batch).is_file()
+
+
+def forget(out: str, batch: str) -> None:
+    """The batch is done."""
+    if out:
+        with suppress(OSError):
+            _path(Path(out), batch).unlink(missing_ok=True)
+
+
+def _file() -> Path | None:
+    place = _FOLDER.get()
+    return None if place is None else _path(*place)
+
+
+def _path(out: Path, batch: str) -> Path:
+    return out / "checkpoints" / f"{batch}.pt"

@@ -1,0 +1,1 @@
+"""What the networks learn from: files, simulated robots and simulated tasks."""

@@ -1,0 +1,56 @@
+"""`python -m adaterm_bench.datasets.hexapod`: make the data set."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from adaterm_bench.datasets.hexapod.dataset import COUNTS, DESCRIPTION, FILE, generate, save
+from adaterm_bench.datasets.hexapod.simulation import MissingError
+from adaterm_bench.datasets.hexapod.walking import summary
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 if the data set is there, 1 if it cannot be written, 2 if MuJoCo is missing."""
+    parser = argparse.ArgumentParser(
+        "python -m adaterm_bench.datasets.hexapod", description="Simulate walks of a hexapod."
+    )
+    parser.add_argument("--seed", type=int, default=0, help="decides every number (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"for {FILE} and {DESCRIPTION}")
+    given = parser.parse_args(argv)
+    if given.seed < 0:
+        parser.error(f"--seed must be 0 or more, not {given.seed}")
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+        dataset = generate(given.seed, COUNTS, _show)
+        save(dataset, given.out, given.seed)
+    except MissingError as error:
+        print(f"hexapod: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"hexapod: Cannot write {error.filename or given.out}: {error.strerror}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    walked = summary(dataset.train)
+    print(
+        f"{given.out / FILE}: {(given.out / FILE).stat().st_size / 1e6:.1f} MB. "
+        f"Speed {walked['speed']['min']:.2f} to {walked['speed']['max']:.2f} m/s, "
+        f"tilt up to {walked['tilt']['max']:.3f} rad, "
+        f"servos off by {walked['tracking_error']['mean']:.3f} rad (root mean square)."
+    )
+    return 0
+
+
+def _show(done: int) -> None:
+    """A bar in a terminal, and elsewhere a line now and then."""
+    total = sum(COUNTS)
+    if sys.stderr.isatty():
+        bar = "█" * (30 * done // total)
+        print(f"\r{bar:30} {done}/{total} trajectories", end="\n" if done == total else "", file=sys.stderr, flush=True)
+    elif done % 50 == 0 or done == total:
+        print(f"{done}/{total} trajectories", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

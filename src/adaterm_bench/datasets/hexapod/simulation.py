@@ -1,0 +1,85 @@
+"""The robot walks in MuJoCo, which only this module needs."""
+
+import importlib
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaterm_bench.datasets.hexapod.gait import Walk, references
+from adaterm_bench.datasets.hexapod.robot import FOOT, JOINTS, TIMESTEP, mjcf
+
+RATE = 50  # how often a second angles are recorded and servos are told new ones
+STEPS = 250  # recorded
+RAMP, SETTLING = 1.0, 2.0  # seconds until the strides have their full length, and until recording begins
+NOISE = 0.01  # standard deviation of the joints' sensors in radians
+TICK = 2 * np.pi / 4096  # servos of this kind measure, and are told, angles in twelve bits a turn
+COLUMNS = {
+    "angles": JOINTS,
+    "references": JOINTS,
+    "body": ("x", "y", "height", "yaw", "tilt"),  # metres and radians; tilt is how far the body is from upright
+    "walk": Walk._fields,
+}
+
+
+class MissingError(Exception):
+    """MuJoCo is not installed; the message says what to do."""
+
+
+class Recording(NamedTuple):
+    """One walk, or many in a first dimension: at each step the angles as measured, those told next, and the body."""
+
+    angles: NDArray[np.float32]
+    references: NDArray[np.float32]
+    body: NDArray[np.float32]
+    walk: NDArray[np.float32]
+
+
+@cache
+def mujoco() -> Any:
+    """The package."""
+    try:
+        return importlib.import_module("mujoco")
+    except ImportError as error:
+        raise MissingError("MuJoCo is not installed: pip install '.[prediction]' in a clone of adaterm") from error
+
+
+@cache
+def model() -> Any:
+    """The robot and its floor."""
+    return mujoco().MjModel.from_xml_string(mjcf())
+
+
+def simulate(walk: Walk, draws: np.random.Generator) -> Recording:
+    """Walk, and record once the gait is steady; what is drawn is the sensors' noise."""
+    before = round(SETTLING * RATE)
+    told = _ticks(references(walk, np.arange(before + STEPS) / RATE, RAMP))
+    data = _standing(walk, told[0])
+    angles, body = np.empty_like(told), np.empty((len(told), len(COLUMNS["body"])))
+    for step, target in enumerate(told):
+        angles[step], body[step] = data.qpos[7:], _pose(data)
+        data.ctrl[:] = target
+        mujoco().mj_step(model(), data, round(1 / RATE / TIMESTEP))
+    body[:, 3] = np.unwrap(body[:, 3])
+    measured = _ticks(angles + draws.normal(0.0, NOISE, angles.shape))
+    return Recording(*(np.asarray(it, np.float32) for it in (measured[before:], told[before:], body[before:], walk)))
+
+
+def _standing(walk: Walk, angles: NDArray[np.float64]) -> Any:
+    """A fresh state of the simulation, with the feet on a floor of the walk's friction."""
+    model().geom("floor").friction[0] = walk.friction
+    data = mujoco().MjData(model())
+    data.qpos[2] = walk.height + FOOT
+    data.qpos[7:] = angles
+    mujoco().mj_forward(model(), data)
+    return data
+
+
+def _ticks(angles: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.round(angles / TICK) * TICK
+
+
+def _pose(data: Any) -> tuple[float, ...]:
+    axes = data.body("body").xmat.reshape(3, 3)
+    return *data.qpos[:3], np.arctan2(axes[1, 0], axes[0, 0]), np.arccos(min(axes[2, 2], 1.0))

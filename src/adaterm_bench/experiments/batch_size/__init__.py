@@ -1,0 +1,1 @@
+"""The batch sizes of the regression (appendix F)."""

@@ -1,0 +1,1 @@
+"""Classification of images with wrong labels (section 6.1)."""

@@ -1,0 +1,240 @@
+"""Classification of CIFAR-100 with wrong labels (section 6.1, appendix D), and with the labels people gave."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from adaterm.optimizer import RobustOptimizer
+from adaterm_bench.core.experiment import Experiment, Progress, grid, looks, setting
+from adaterm_bench.core.section import Section
+from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.datasets import cifar
+from adaterm_bench.datasets.cifar import CLASSES, SIDE, Labelled
+from adaterm_bench.methods import PAPER_METHODS, make_optimizer
+from adaterm_bench.models.networks import repeatable
+from adaterm_bench.models.resnet import ResNet18, seeded
+from adaterm_bench.steppers import list_state
+
+PAD = 4
+LABELS = {"0 %": 0.0, "10 %": 0.1, "human": None}  # shares of wrong labels, or those of CIFAR-100N
+
+
+@dataclass(frozen=True)
+class Classification(Experiment):
+    """A ResNet-18 learns from images of which some have a wrong label, and is tested on right ones."""
+
+    name: ClassVar[str] = "classification"
+    title: ClassVar[str] = "Classification with wrong labels"
+    version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = {"losses": 4}
+    methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, "AdamW (clipped)")
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "smoke": {
+            "seeds": 1,
+            "source": "synthetic",
+            "images": 128,
+            "epochs": 1,
+            "batch_size": 64,
+            "width": 2,
+            "precision": "float32",
+        },
+        "quick": {
+            "seeds": 1,
+            "images": 1024,
+            "epochs": 4,
+            "batch_size": 64,
+            "width": 8,
+            "precision": "float32",
+            "checks": 2,
+        },
+        "paper": {},
+    }
+
+    seeds: int = grid(24, "number of seeds", least=1)
+    labels: tuple[str, ...] = grid(tuple(LABELS), "training labels: shares of wrong ones, or human", tuple(LABELS))
+    data: str = grid("", f"folder of CIFAR-100's binary version; that in {cifar.VARIABLE} if not given")
+    source: Literal["cifar100", "synthetic"] = setting("cifar100", "the images")
+    images: int = setting(50_000, "training images, the first so many", least=1, most=50_000)
+    epochs: int = setting(100, "passes over the training images", least=1)
+    batch_size: int = setting(256, "images of a step", least=1)
+    lr: float = setting(1e-3, "learning rate", least=0)
+    smoothing: float = setting(0.2, "label smoothing", least=0, most=1)
+    width: int = setting(64, "channels of the first stage", least=1)
+    precision: Literal["bfloat16", "float32"] = setting("bfloat16", "of convolutions; weights are float32")
+    checks: int = setting(20, "times that the test accuracy is looked at", least=1)
+
+    def __post_init__(self) -> None:
+        """Refuse batches that there are no images for."""
+        super().__post_init__()
+        if self.images < self.batch_size:
+            raise ValueError(f"images={self.images}: this must be at least a batch of {self.batch_size}")
+
+    def conditions(self) -> list[dict[str, Any]]:
+        """The labels."""
+        return [{"labels": labels} for labels in self.labels]
+
+    def prepare(self) -> None:
+        """Look at the data once, and not in every trial."""
+        if self.source == "cifar100":
+            cifar.load(cifar.folder(self.data))
+            if "human" in self.labels:
+                cifar.human_labels(cifar.folder(self.data))
+
+    def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
+        """Train one network."""
+        (trial,) = trials
+        train, test = self._images()
+        given = self._given(train.labels, trial)
+        training = Training(self, trial.method, Labelled(train.pixels, given), trial.seed, device)
+        accuracies, losses = [], []
+        for epoch in range(self.epochs):
+            losses.append(training.epoch(epoch))
+            if epoch + 1 in looks(self.epochs, self.checks):
+                accuracies.append(_share(training.predicted(test.pixels), test.labels))
+            progress((epoch + 1) / self.epochs)
+        wrong = given != train.labels
+        memorised = _share(training.predicted(train.pixels)[wrong], given[wrong])
+        return [
+            {
+                "accuracy": accuracies[-1],
+                "accuracies": accuracies,
+                "losses": losses,
+                "wrong": int(wrong.sum()),
+                "memorised": memorised,
+                "labels": cifar.fingerprint(given),
+                "dof": _dof(training.optimizer),
+            }
+        ]
+
+    def _images(self) -> tuple[Labelled, Labelled]:
+        if self.source == "synthetic":
+            return cifar.synthetic(self.images, CLASSES, 0), cifar.synthetic(self.images, CLASSES, 1)
+        train, test = cifar.load(cifar.folder(self.data))
+        return Labelled(train.pixels[: self.images], train.labels[: self.images]), test
+
+    def _given(self, labels: Tensor, trial: Trial) -> Tensor:
+        """The labels to learn from."""
+        share = LABELS[trial.condition["labels"]]
+        if share is not None:
+            return cifar.wrong_labels(labels, share, CLASSES, trial.seed)
+        if self.source == "synthetic":
+            return cifar.wrong_labels(labels, 0.4, CLASSES, 0)
+        return cifar.human_labels(cifar.folder(self.data))[: self.images]
+
+    def section(self, results: list[Result]) -> Section:
+        """Accuracies beside the paper's, learning curves, and its claims."""
+        from adaterm_bench.experiments.classification.report import section
+
+        return section(results)
+
+
+class Training:
+    """A network, what trains it, and its data on the device, where batches are made too."""
+
+    def __init__(self, settings: Classification, method: str, data: Labelled, seed: int, device: str) -> None:
+        self.settings, self.seed, self.device = settings, seed, torch.device(device)
+        self.network = seeded(seed, CLASSES, settings.width).to(self.device)
+        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.params: list[Tensor] = list(self.network.parameters())
+        self.optimizer = make_optimizer(method, self.params, settings.lr)
+        pixels = data.pixels.to(self.device)
+        self.images = functional.pad(pixels, (0, 0, PAD, PAD, PAD, PAD))  # with a black margin
+        self.labels = data.labels.to(self.device)
+        self.colours = torch.stack(torch.std_mean(pixels.reshape(-1, 3).float(), 0))
+        self.steps = len(data.labels) // settings.batch_size
+        self.draws = torch.zeros(settings.batch_size, 4, dtype=torch.int64, device=self.device)
+        self.total = torch.zeros((), device=self.device)
+        self.objective = _compiled() if self.device.type == "cuda" else objective
+        self.repeated: Callable[[], None] | None = None
+
+    def epoch(self, number: int) -> float:
+        """One pass over the data, in an order and with crops that seed and number decide; the mean loss."""
+        self.network.train()
+        self.total.zero_()
+        table = _drawn(len(self.labels), self.steps, self.settings.batch_size, [self.seed, number]).to(self.device)
+        for index in range(self.steps):
+            self.draws.copy_(table[index])
+            if self.repeated is None:
+                self._step()  # a first step makes state
+                total = self.total.clone()
+                changed = [*self.params, *self.network.buffers(), *list_state(self.optimizer)]
+                self.repeated = repeatable(self._step, changed)
+                self.total.copy_(total)
+            else:
+                self.repeated()
+        return float(self.total) / self.steps
+
+    def _step(self) -> None:
+        self.optimizer.zero_grad()
+        loss = self.objective(
+            self.network, self.images, self.labels, self.colours, self.draws, self.settings.smoothing, self._bf16
+        )
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        self.total += loss.detach()
+
+    @property
+    def _bf16(self) -> bool:
+        return self.settings.precision == "bfloat16"
+
+    @torch.no_grad()
+    def predicted(self, pixels: Tensor) -> Tensor:
+        """The classes of images, which are not cropped."""
+        self.network.eval()
+        found = []
+        for part in torch.split(pixels, 1000):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+                found.append(self.network(_normal(part.to(self.device), self.colours)).argmax(1))
+        return torch.cat(found).cpu()
+
+
+def objective(
+    network: ResNet18, images: Tensor, labels: Tensor, colours: Tensor, draws: Tensor, smoothing: float, bf16: bool
+) -> Tensor:
+    """The loss of a batch: images drawn, cropped and flipped here, so that a compiler can do it in one pass."""
+    index, top, left, flip = draws.unbind(1)
+    along = torch.arange(SIDE, device=draws.device)
+    rows = top[:, None] + along
+    columns = left[:, None] + torch.where(flip[:, None] > 0, SIDE - 1 - along, along)
+    batch = _normal(images[index[:, None, None], rows[:, :, None], columns[:, None, :]], colours)
+    with torch.autocast(draws.device.type, torch.bfloat16, enabled=bf16):
+        logits = network(batch)
+    return functional.cross_entropy(logits.float(), labels[index], label_smoothing=smoothing)
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    torch.backends.cudnn.benchmark = True
+    compiled: Callable[..., Tensor] = torch.compile(objective, fullgraph=True)
+    return compiled
+
+
+def _drawn(count: int, steps: int, size: int, seed: list[int]) -> Tensor:
+    """Which images each step takes, and how it crops and flips them; those that fill no batch are left out."""
+    generator = torch.Generator().manual_seed(seed[0] * 1_000_003 + seed[1])
+    order = torch.randperm(count, generator=generator)[: steps * size].view(steps, size, 1)
+    crops = torch.randint(0, 2 * PAD + 1, (steps, size, 2), generator=generator)
+    flips = torch.randint(0, 2, (steps, size, 1), generator=generator)
+    return torch.cat([order, crops, flips], 2)
+
+
+def _normal(pixels: Tensor, colours: Tensor) -> Tensor:
+    """Bytes with colours last as numbers with colours second, of mean 0 and variance 1; in memory colours stay last."""
+    return ((pixels.float() - colours[1]) / colours[0]).permute(0, 3, 1, 2)
+
+
+def _share(found: Tensor, wanted: Tensor) -> float | None:
+    return float((found == wanted).double().mean()) if len(wanted) else None
+
+
+def _dof(optimizer: torch.optim.Optimizer) -> float | None:
+    """The median over tensors of the last step's degrees of freedom."""
+    if not isinstance(optimizer, RobustOptimizer):
+        return None
+    values = torch.tensor([float(it.dof) for it in optimizer.statistics().values()], dtype=torch.float64)
+    return float(values.median()) if values.isfinite().all() else None

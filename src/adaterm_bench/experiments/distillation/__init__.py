@@ -1,0 +1,1 @@
+"""Policy distillation by behavioural cloning (section 6.1)."""

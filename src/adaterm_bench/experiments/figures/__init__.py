@@ -1,0 +1,1 @@
+"""The explanatory figures of the paper."""

@@ -1,0 +1,1 @@
+"""Stable-Baselines3's PPO with and without clipping of gradients."""

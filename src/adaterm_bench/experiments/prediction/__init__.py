@@ -1,0 +1,1 @@
+"""Long-term prediction of a walking hexapod (section 6.1)."""

@@ -1,0 +1,189 @@
+"""Long-term prediction of a walking hexapod (section 6.1, appendix D).
+
+Two layers of gated recurrent units walk along a trajectory, with a hidden state that runs on from its first to its last
+step. Time is cut into intervals of 1 or 30 steps: at the begin of one the network sees the true state, then samples of
+its own predictions, through which gradients flow. The loss is the negative log-likelihood of the true next state,
+summed over its numbers and over steps, and averaged over a batch of trajectories.
+
+The paper is silent on much of this. Ours: states are standardised, and errors are in these units; segments between
+truncation points have lengths of 15, 20, … or 45 steps with equal chances, the last one what is left, and an optimizer
+steps after each; the points are the same for all trials, whereas the order of trajectories and the noise of samples go
+with the seed; what fills no batch, or no five steps at the end of a trajectory, is not learnt from.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from adaterm_bench.core import scratch
+from adaterm_bench.core.experiment import Experiment, Progress, grid, looks, setting
+from adaterm_bench.core.section import Section
+from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.datasets import trajectories
+from adaterm_bench.datasets.data import DataError, agree
+from adaterm_bench.datasets.hexapod.robot import JOINTS
+from adaterm_bench.datasets.trajectories import Trajectories
+from adaterm_bench.experiments.prediction.training import Training, generator, predicted
+from adaterm_bench.methods import PAPER_METHODS
+
+VALIDATION, TEST, EXAMPLE = (2**32 - it for it in (1, 2, 3))  # what random numbers are for, beside epochs
+EVERY = 60.0  # seconds between checkpoints
+EXAMPLE_STEPS, EXAMPLE_PATHS = 90, 64
+EXAMPLE_JOINTS = slice(3, 5)  # coxa and femur of a middle leg, which swing in every walk
+
+
+@dataclass(frozen=True)
+class Prediction(Experiment):
+    """A recurrent network predicts the states of a walking hexapod from its own predictions."""
+
+    name: ClassVar[str] = "prediction"
+    title: ClassVar[str] = "Long-term prediction"
+    version: ClassVar[int] = 1
+    digits: ClassVar[dict[str, int]] = {"losses": 4, "mses": 5}
+    methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "smoke": {
+            "seeds": 2,
+            "source": "synthetic",
+            "trajectories": 16,
+            "batch_size": 8,
+            "hidden": 8,
+            "epochs": 2,
+            "long_epochs": 3,
+        },
+        "quick": {
+            "seeds": 2,
+            "trajectories": 64,
+            "batch_size": 8,
+            "hidden": 64,
+            "epochs": 6,
+            "long_epochs": 10,
+            "lr": 3e-3,
+            "checks": 5,
+        },
+        "paper": {},
+    }
+
+    seeds: int = grid(24, "number of seeds", least=1)
+    horizons: tuple[int, ...] = grid((1, 30), "steps from a true state to the last that is predicted from it", least=1)
+    data: str = grid(
+        "", f"folder of the hexapod's data set; that in {trajectories.VARIABLE}, or a newly made one, if not given"
+    )
+    source: Literal["hexapod", "synthetic"] = setting("hexapod", "the trajectories")
+    trajectories: int = setting(150, "training trajectories, the first so many", least=1)
+    epochs: int = setting(100, "passes over them to learn one step", least=1)
+    long_epochs: int = setting(300, "passes over them to learn more steps than one", least=1)
+    batch_size: int = setting(32, "trajectories of a batch", least=1)
+    hidden: int = setting(128, "units of each of the two layers", least=1)
+    lr: float = setting(1e-3, "learning rate", least=0)
+    dtype: str = setting("float32", "precision", ("float32", "float64"))
+    checks: int = setting(20, "times that the validation error is looked at", least=1)
+
+    def conditions(self) -> list[dict[str, Any]]:
+        """How far to predict."""
+        return [{"horizon": horizon} for horizon in self.horizons]
+
+    def together(self, trial: Trial) -> Any:
+        """All seeds of a method."""
+        return trial.method, trial.condition["horizon"]
+
+    def prepare(self) -> None:
+        """Look at the data once, and make it if there is none, before every worker would."""
+        for horizon in self.horizons:
+            self._data(horizon)
+
+    def check(self, results: Sequence[Result]) -> None:
+        """The data set that is named, or has been made, must be that of the results."""
+        place = trajectories.place(self.data)
+        named = str(place) if self.source == "hexapod" and place.is_dir() else ""
+        agree(results, self.source, named, lambda: trajectories.load(place).fingerprint)
+
+    def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
+        """Train one network for each trial, all at once; what diverges has NaN for its numbers."""
+        horizon = trials[0].condition["horizon"]
+        data = self._data(horizon)
+        train, validation, test = (it.to(device, getattr(torch, self.dtype)) for it in data[:3])
+        seeds, size = [trial.seed for trial in trials], self.batch_size
+        training = Training(trials[0].method, seeds, train, horizon, self.hidden, size, self.lr)
+        checks, tests = _noise(seeds, validation, VALIDATION), _noise(seeds, test, TEST)
+        epochs = self.epochs if horizon == 1 else self.long_epochs
+        checked = looks(epochs, self.checks)
+        first, mses, losses = 0, list[Tensor](), list[Tensor]()
+        if (kept := scratch.saved()) is not None:
+            training.restore(kept["tensors"])
+            first, mses, losses = kept["epoch"], kept["mses"], kept["losses"]
+        last = time.monotonic()
+        for epoch in range(first, epochs):
+            loss = training.epoch(epoch)
+            if epoch + 1 in checked:
+                losses.append(loss.cpu())
+                mses.append(training.error(validation, checks).cpu())
+            progress((epoch + 1) / epochs)
+            if time.monotonic() - last > EVERY:
+                last = time.monotonic()
+                tensors = [it.detach().cpu() for it in training.state()]
+                scratch.save({"tensors": tensors, "epoch": epoch + 1, "mses": mses, "losses": losses})
+        dofs = training.stepper.dof()
+        columns = {
+            "mse": training.error(test, tests).tolist(),
+            "mse_mean": training.error(test, torch.zeros_like(tests)).tolist(),
+            "mses": torch.stack(mses, 1).tolist(),
+            "losses": torch.stack(losses, 1).tolist(),
+            "dof": [None] * len(trials) if dofs is None else dofs.median(1).values.tolist(),
+            "example": [
+                None if seed else _example([it[place : place + 1] for it in training.params], data, horizon)
+                for place, seed in enumerate(seeds)
+            ],
+        }
+        same = {"checked": checked, "held": _held(test, horizon), "data": data.fingerprint}
+        return [{**same, **{name: column[place] for name, column in columns.items()}} for place in range(len(trials))]
+
+    def _data(self, horizon: int) -> Trajectories:
+        if self.source == "synthetic":
+            found = trajectories.synthetic(self.trajectories)
+        else:
+            found = trajectories.load(trajectories.folder(self.data))
+        train = found.train[:, : self.trajectories]
+        if train.shape[1] < self.trajectories:
+            raise DataError(f"There are {train.shape[1]} training trajectories, not {self.trajectories}.")
+        if train.shape[1] < self.batch_size:
+            raise DataError(f"{train.shape[1]} training trajectories do not fill a batch of {self.batch_size}.")
+        if not 1 <= horizon < len(train):
+            raise DataError(f"A horizon of {horizon} steps does not go with trajectories of {len(train)} states.")
+        return found._replace(train=train)
+
+    def section(self, results: list[Result]) -> Section:
+        """Errors beside the paper's, learning curves, predictions, and its claims."""
+        from adaterm_bench.experiments.prediction.report import section
+
+        return section(results)
+
+
+def _example(params: list[Tensor], data: Trajectories, horizon: int) -> dict[str, Any]:
+    """Two angles of the first test trajectory, and mean and standard deviation of paths that were sampled for it."""
+    states = data.test[: EXAMPLE_STEPS + 1, :1].to(params[0]).expand(-1, EXAMPLE_PATHS, -1)
+    noise = torch.randn((len(states) - 1, 1, *states.shape[1:]), generator=generator(0, EXAMPLE)).to(states)
+    std, mean = torch.std_mean(predicted(params, states, noise, horizon)[:, 0].to(data.std), 1)
+    shown = {
+        "true": data.test[1 : len(states), 0] * data.std + data.mean,
+        "mean": mean * data.std + data.mean,
+        "std": std * data.std,
+    }
+    lists = {name: it[:, EXAMPLE_JOINTS].T.round(decimals=5).tolist() for name, it in shown.items()}
+    return {"joints": JOINTS[EXAMPLE_JOINTS], **lists}
+
+
+def _noise(seeds: list[int], states: Tensor, purpose: int) -> Tensor:
+    """What makes samples of predictions: the same for a seed at every look."""
+    drawn = [torch.randn(states.shape, generator=generator(seed, purpose)) for seed in seeds]
+    return torch.stack(drawn, 1).to(states)
+
+
+def _held(states: Tensor, horizon: int) -> float:
+    """The error of predicting that nothing changes."""
+    begins = states[::horizon]
+    return float((begins[1:] - begins[:-1]).square().mean())

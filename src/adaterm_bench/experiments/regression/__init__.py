@@ -1,0 +1,1 @@
+"""Regression with noisy samples (section 5.2)."""

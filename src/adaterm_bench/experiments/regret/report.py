@@ -1,0 +1,231 @@
+"""What the report shows of regret and its bounds."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.trial import Result
+from adaterm_bench.experiments.regret.problems import PROBLEMS
+from adaterm_bench.reporting.intervals import Bootstrap, Interval
+from adaterm_bench.reporting.statistics import trend
+
+Values = NDArray[np.float64]
+
+BOUNDED = {"AdaTerm": "theorem", "AdaTerm (gradient init)": "theorem", "No robustness": "corollary"}
+METHODS = (*BOUNDED, "Adam", "AMSGrad")
+MARGIN = 0.05  # by how much a fitted exponent may miss 1/2: logarithms look like small powers
+LATE = 10  # exponents are fitted from the last time over this on
+FEWER = Bootstrap(resamples=2_000)
+
+TEXT = """
+Points in a box pay convex losses, and move by step sizes alpha / sqrt(t), as the theorem has it. The regret is what
+they paid more than the best fixed point in hindsight. In the linear problems with noise half of the coordinates have no
+slope: there the best corner gains about sqrt(T) on everyone. "one in 3" and "one in 20" hide the slope in rare large
+gradients: what a robust method takes for outliers is then all there is to learn.
+
+The inequalities always hold, and say nothing. As x^2 + y^2 >= 2xy, the printed bound is at least
+D (|g_1| + … + |g_T|) / sqrt(1 - beta), for every problem, T, alpha and epsilon, and no sequence of points in the box,
+learned or not, has a regret above D (|g_1| + … + |g_T|): the trivial bound. The printed bound is not O(sqrt(T)) either:
+the scale never falls below epsilon^2, so that its second term grows at least like T^(3/2). Whether the regret itself is
+O(sqrt(T)) is then open, and what the growth exponents are for.
+"""
+
+
+class Runs(NamedTuple):
+    """What one method did on one problem: the times, and by name arrays of times by seeds."""
+
+    times: Values
+    kept: dict[str, Values]
+
+    def late(self, name: str) -> tuple[Values, Values]:
+        """The times that count for growth, and values there."""
+        chosen = self.times >= self.times[-1] / LATE
+        return self.times[chosen], self.kept[name][chosen]
+
+
+Found = dict[tuple[str, str], Runs]  # by problem and method
+
+
+def section(results: list[Result]) -> Section:
+    """Growth of regret and bounds, and the claims on them."""
+    runs = _gathered(results)
+    grown = {key: exponent(*run.late("regret")) for key, run in runs.items()}
+    bounded = any(method in BOUNDED for _, method in runs)
+    return Section(
+        "Regret and its bounds",
+        TEXT.strip(),
+        tables=[_growth_table(grown), _regret_table(runs), *([_bound_table(runs)] if bounded else [])],
+        figures=[
+            Figure("Regret", lambda: _draw("regret", runs), "Means over seeds; dotted: growth like sqrt(T)."),
+            *([Figure("The bounds and their terms", lambda: _draw("bounds", runs), "Means over seeds.")] * bounded),
+        ],
+        claims=[*_claims_on_bounds(runs), *_claims_on_growth(grown)],
+    )
+
+
+def exponent(times: Values, values: Values) -> Interval:
+    """The power of T with which the mean over seeds grows; without a value where a mean is not positive."""
+    if len(times) < 2:
+        return Interval(float("nan"), -np.inf, np.inf, values.shape[-1])
+    return trend(
+        np.log(times), values, kind="slope", statistic=lambda it: np.log(np.mean(it, axis=-1)), bootstrap=FEWER
+    )
+
+
+def _gathered(results: list[Result]) -> Found:
+    runs: Found = {}
+    keys = sorted({(it.trial.condition["problem"], it.trial.method) for it in results}, key=_place)
+    for key in keys:
+        found = [it.outcome for it in results if (it.trial.condition["problem"], it.trial.method) == key]
+        kept = {name: np.array([it[name] for it in found], dtype=np.float64).T for name in found[0]}
+        runs[key] = Runs(kept["time"][:, 0], kept)
+    return runs
+
+
+def _draw(kind: Literal["regret", "bounds"], runs: Found) -> Any:
+    from adaterm_bench.experiments.regret import figures  # needs matplotlib
+
+    means = {key: {name: values.mean(axis=1) for name, values in run.kept.items()} for key, run in runs.items()}
+    return figures.draw_regret(means) if kind == "regret" else figures.draw_bounds(means)
+
+
+def _place(key: tuple[str, str]) -> tuple[int, int]:
+    return list(PROBLEMS).index(key[0]), METHODS.index(key[1])
+
+
+def _axes(keys: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """The problems and the methods there are."""
+    problems, methods = zip(*keys, strict=True)
+    return [it for it in PROBLEMS if it in problems], [it for it in METHODS if it in methods]
+
+
+def _growth_table(grown: dict[tuple[str, str], Interval]) -> Table:
+    problems, methods = _axes(grown)
+    rows = [[problem, *(_shown(grown.get((problem, method))) for method in methods)] for problem in problems]
+    note = f"Slope of ln(mean regret) over ln T in the last {LATE}-fold of T, with 95 % bootstrap intervals over seeds."
+    return Table("Growth exponent of the regret", ["problem", *methods], rows, note)
+
+
+def _shown(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    bounds = f" [{interval.low:.2f}, {interval.high:.2f}]" if np.isfinite([interval.low, interval.high]).all() else ""
+    return f"{interval.estimate:.2f}{bounds}" if np.isfinite(interval.estimate) else "no value"
+
+
+def _regret_table(runs: Found) -> Table:
+    problems, methods = _axes(runs)
+    rows = []
+    for problem in problems:
+        present = [runs.get((problem, method)) for method in methods]
+        rows.append([problem, *("" if run is None else f"{run.kept['regret'][-1].mean():.3g}" for run in present)])
+    last = int(max(run.times[-1] for run in runs.values()))
+    return Table(f"Mean regret after {last:,} steps", ["problem", *methods], rows)
+
+
+def _bound_table(runs: Found) -> Table:
+    rows = []
+    for (problem, method), run in runs.items():
+        if method in BOUNDED:
+            ratios = _ratios(run, "bound", "regret")
+            over, path = _ratios(run, "bound", "trivial"), exponent(*run.late("path"))
+            rows.append(
+                [
+                    f"{problem}, {method}",
+                    f"{run.kept['least_rate'][-1].min():.1e}",
+                    f"{ratios.min():.1e} to {ratios.max():.1e}",
+                    f"{over.min():.1e}",
+                    f"{exponent(*run.late('bound')).estimate:.2f}",
+                    f"{path.estimate:.2f}",
+                    f"{np.mean(run.kept['path'][-1] / run.kept['bound'][-1]):.1e}",
+                ]
+            )
+    columns = ["run", "least τ", "bound / regret", "least bound / trivial bound"]
+    columns += ["bound's exponent", "second term's exponent", "its share at the end"]
+    note = "The second term sums sqrt(v_t) / alpha_t. Ratios are over all seeds and times with a positive regret."
+    return Table("The printed bounds", columns, rows, note)
+
+
+def _ratios(run: Runs, above: str, below: str) -> Values:
+    """All quotients of two outcomes, where the lower one is positive."""
+    positive = run.kept[below] > 0.0
+    return np.asarray(run.kept[above][positive] / run.kept[below][positive])
+
+
+def _claims_on_bounds(runs: Found) -> list[Claim]:
+    claims = []
+    for method, name in BOUNDED.items():
+        mine = {problem: run for (problem, whose), run in runs.items() if whose == method}
+        if not mine:
+            continue
+        held = np.log10(np.concatenate([_ratios(run, "bound", "regret") for run in mine.values()]))
+        told = -np.log10(np.concatenate([_ratios(run, "bound", "trivial") for run in mine.values()]))
+        note = "Interval: the least and the largest of all problems, seeds and times."
+        claims += [
+            Claim(
+                f"{method}: the regret is below the {name}'s bound.", "log10(bound / regret)", *_range(held), note=note
+            ),
+            Claim(
+                f"{method}: the {name}'s bound says more than that the box is bounded.",
+                "log10(trivial bound / bound)",
+                *_range(told),
+                note=note,
+            ),
+            _claim_on_terms(method, name, mine),
+        ]
+    return claims
+
+
+def _range(values: Values) -> tuple[float, float, float]:
+    return float(np.median(values)), float(values.min()), float(values.max())
+
+
+def _claim_on_terms(method: str, name: str, mine: dict[str, Runs]) -> Claim:
+    """The bound grows in the end like its fastest term, which is the second, however small that is by now."""
+    fastest = _fastest([exponent(*run.late("path")) for run in mine.values()])
+    note = (
+        "That term is at least D^2 epsilon d / (3 alpha) (T - 1)^(3/2), whatever the problem, so the bound is not "
+        "O(sqrt(T)); how small a share of the bound it still is here, and how the whole bound grows, is in the table."
+    )
+    text = f"{method}: the second term of the {name}'s bound grows no faster than the square root of T."
+    return _no_faster(text, "the bound's second term, on the worst problem", fastest, note)
+
+
+def _fastest(grown: list[Interval]) -> Interval:
+    """Of the exponents and of the ends of their intervals the largest; what has no exponent does not grow."""
+    known = [it for it in grown if np.isfinite(it.estimate)]
+    if not known:
+        return Interval(float("nan"), -np.inf, np.inf, 0)
+    estimate, low, high = (max(it[place] for it in known) for place in range(3))
+    return Interval(estimate, low, high, known[0].seeds)
+
+
+def _no_faster(text: str, whose: str, grown: Interval, note: str) -> Claim:
+    what = f"growth exponent of {whose}"
+    return Claim(text, what, *grown[:3], bound=0.5 + MARGIN, note=note, wants="below")
+
+
+def _claims_on_growth(grown: dict[tuple[str, str], Interval]) -> list[Claim]:
+    claims = []
+    note = f"The margin of {MARGIN} is for logarithms; the exponent is that of the last {LATE}-fold of T."
+    for method in BOUNDED:
+        for adversarial, kind in ((False, "stochastic"), (True, "adversarial")):
+            mine = [
+                it
+                for (problem, whose), it in grown.items()
+                if whose == method and PROBLEMS[problem].adversarial == adversarial
+            ]
+            if mine:
+                text = f"{method}: on {kind} problems the regret grows no faster than the square root of T."
+                claims.append(_no_faster(text, "the regret, on the worst of them", _fastest(mine), note))
+    if found := grown.get(("one in 3", "Adam")):
+        text = "Adam's regret on its counter-example grows faster than the square root of T (Reddi et al.)."
+        check = "A check of the set-up."
+        claims.append(Claim(text, "growth exponent of the regret", *found[:3], bound=0.5 + MARGIN, note=check))
+    if found := grown.get(("one in 3", "AMSGrad")):
+        text = "AMSGrad's regret on Adam's counter-example grows no faster than the square root of T (Reddi et al.)."
+        claims.append(_no_faster(text, "the regret", found, "A check of the set-up."))
+    return claims

@@ -1,0 +1,1 @@
+"""Reinforcement learning with an actor-critic (section 6.1)."""

@@ -1,0 +1,1 @@
+"""Three test functions with wrong gradients (appendix C)."""

@@ -1,0 +1,127 @@
+"""Three functions of two variables whose gradients are now and then taken beside the point (appendix C)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import pi
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaterm_bench.core.experiment import Experiment, Progress, grid, setting
+from adaterm_bench.core.section import Section
+from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.methods import PAPER_METHODS, make_stepper
+
+
+class Function(NamedTuple):
+    """A function's gradient, where the search starts, and where it should end."""
+
+    gradient: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    start: tuple[float, float]
+    optimum: tuple[float, float]
+
+
+def _rosenbrock(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    beside = y - x * x
+    return -400.0 * x * beside + 2.0 * (x - 1.0), 200.0 * beside
+
+
+def _mccormick(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    slope, apart = torch.cos(x + y), 2.0 * (x - y)
+    return slope + apart - 1.5, slope - apart + 2.5
+
+
+def _ridge(value: Tensor, number: float) -> Tensor:
+    """The derivative of -sin(x) sin(number x^2 / pi)^20."""
+    angle = number * value * value / pi
+    sine = torch.sin(angle)
+    steep = sine**19
+    return -(torch.cos(value) * sine + torch.sin(value) * 40.0 * number * value / pi * torch.cos(angle)) * steep
+
+
+def _michalewicz(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return _ridge(x, 1.0), _ridge(y, 2.0)
+
+
+FUNCTIONS = {
+    "Rosenbrock": Function(_rosenbrock, (-2.0, 2.0), (1.0, 1.0)),
+    "McCormick": Function(_mccormick, (4.0, -3.0), (-0.54719755, -1.54719755)),
+    "Michalewicz": Function(_michalewicz, (1.0, 1.0), (2.20290552, 1.57079633)),
+}
+
+
+@dataclass(frozen=True)
+class NoisySearch(Experiment):
+    """The search for a minimum with gradients of which a share is wrong."""
+
+    name: ClassVar[str] = "test_functions"
+    title: ClassVar[str] = "Test functions"
+    version: ClassVar[int] = 2
+    digits: ClassVar[dict[str, int]] = {"path": 4}
+    methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "smoke": {"seeds": 3, "steps": 200, "noises": (0.0, 0.15)},
+        "quick": {"seeds": 20, "steps": 15_000},
+        "paper": {},
+    }
+
+    seeds: int = grid(100, "number of seeds", least=1)
+    functions: tuple[str, ...] = grid(tuple(FUNCTIONS), "functions to search", tuple(FUNCTIONS))
+    noises: tuple[float, ...] = grid(
+        (0.0, 0.01, 0.025, 0.05, 0.1, 0.15), "shares of steps with a wrong gradient", most=1.0
+    )
+    steps: int = setting(15_000, "updates", least=1)
+    lr: float = setting(0.01, "learning rate", least=0)
+    width: float = setting(0.1, "wrong gradients are taken at most so far away, in each variable", least=0)
+    kept: int = setting(
+        400, "at most so many points of the first seed's path are kept, most of them early ones", least=1
+    )
+
+    def conditions(self) -> list[dict[str, Any]]:
+        """A function and a noise level."""
+        return [{"function": function, "noise": noise} for function in self.functions for noise in self.noises]
+
+    def together(self, trial: Trial) -> Any:
+        """All noise levels and seeds of a method on a function."""
+        return trial.method, trial.condition["function"]
+
+    def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
+        """Search from the same start, in all trials at once, in float64."""
+        gradient, start, optimum = FUNCTIONS[trials[0].condition["function"]]
+        point = torch.tensor(start, dtype=torch.float64, device=device).repeat(len(trials), 1)
+        tested = make_stepper(trials[0].method, [point], self.lr)
+        shifts = self._shifts(trials, device)
+        marks, path = set(np.geomspace(1, self.steps, self.kept).round().astype(int).tolist()), [point.clone()]
+        for step in range(self.steps):
+            at = point + shifts[step]
+            point.grad = torch.stack(gradient(at[:, 0], at[:, 1]), 1)
+            tested.step()
+            if step + 1 in marks:
+                path.append(point.clone())
+                progress((step + 1) / self.steps)
+        distances = (point - point.new_tensor(optimum)).norm(dim=1).tolist()
+        found = tested.dof()
+        dofs = [None] * len(trials) if found is None else found[:, 0].tolist()
+        outcomes = [{"distance": it, "dof": dof} for it, dof in zip(distances, dofs, strict=True)]
+        for index, (trial, outcome) in enumerate(zip(trials, outcomes, strict=True)):
+            if trial.seed == 0:
+                outcome["path"] = [place[index].tolist() for place in path]
+        return outcomes
+
+    def _shifts(self, trials: list[Trial], device: str) -> Tensor:
+        """How far from the point each step's gradient is taken; the same for a seed, whatever the method."""
+        noises = np.array([trial.condition["noise"] for trial in trials])
+        drawn = {
+            seed: np.random.default_rng(seed).uniform(size=(self.steps, 3)) for seed in {trial.seed for trial in trials}
+        }
+        draws = np.stack([drawn[trial.seed] for trial in trials], axis=1)
+        wrong = draws[:, :, :1] < noises[None, :, None]
+        return torch.from_numpy(np.where(wrong, self.width * (2.0 * draws[:, :, 1:] - 1.0), 0.0)).to(device)
+
+    def section(self, results: list[Result]) -> Section:
+        """Errors and degrees of freedom against noise, paths, and the paper's claims."""
+        from adaterm_bench.experiments.test_functions.report import section
+
+        return section(results)

@@ -1,0 +1,207 @@
+"""What the report shows of the test functions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.trial import Result
+from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.reporting import figures
+from adaterm_bench.reporting.comparison import at_levels
+from adaterm_bench.reporting.selection import Grid, Values, select
+from adaterm_bench.reporting.statistics import bootstrap_interval, mean, mean_std, ratio_interval, trend
+
+FUNCTIONS = ("Rosenbrock", "McCormick", "Michalewicz")
+MAIN = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam", "At-Adam (as published)", "AdaTerm")
+ON_PATHS = ("Adam", "At-Adam (as published)", "AdaTerm")
+SURFACES: dict[
+    str, tuple[Callable[[Values, Values], Values], tuple[float, float], tuple[float, float, float, float]]
+] = {
+    "Rosenbrock": (lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2, (1.0, 1.0), (-2.5, 2.0, -0.5, 4.5)),
+    "McCormick": (
+        lambda x, y: np.sin(x + y) + (x - y) ** 2 - 1.5 * x + 2.5 * y + 1,
+        (-0.54719755, -1.54719755),
+        (-2.0, 4.5, -3.5, 3.0),
+    ),
+    "Michalewicz": (
+        lambda x, y: -np.sin(x) * np.sin(x**2 / np.pi) ** 20 - np.sin(y) * np.sin(2 * y**2 / np.pi) ** 20,
+        (2.20290552, 1.57079633),
+        (0.8, 2.8, 0.8, 2.2),
+    ),
+}
+"""Each function, its minimum, and the part of the plane that is shown."""
+LEAST = 1e-10
+FAR = 1000.0  # the distance from which a search counts as diverged
+MISSED = 0.1  # the distance from which a minimum counts as missed
+
+
+def section(results: list[Result]) -> Section:
+    """Errors and degrees of freedom against noise, paths, and the paper's claims."""
+    present = [name for name in FUNCTIONS if any(it.trial.condition["function"] == name for it in results)]
+    errors = {name: select(results, "distance", "noise", list(PAPER_METHODS), function=name) for name in present}
+    dofs = {name: select(results, "dof", "noise", list(PAPER_METHODS), function=name) for name in present}
+    return Section(
+        "Test functions",
+        "The search for a minimum where a share of the steps takes its gradient beside the point. The paper shows "
+        "figures of these results, and no numbers. Errors are distances to the minimum after the last step.",
+        tables=[
+            *(_table(name, grid) for name, grid in errors.items()),
+            *(table for name, grid in errors.items() for table in at_levels(name, grid, grid.levels[-1:])),
+        ],
+        figures=[
+            *(_errors(name, grid) for name, grid in errors.items()),
+            *(_against(f"Degrees of freedom on {name}", grid, "final dof") for name, grid in dofs.items()),
+            *(figure for name in present for figure in _paths(name, results)),
+        ],
+        claims=[claim for claim in _claims(errors, dofs) if claim is not None],
+    )
+
+
+def _table(name: str, grid: Grid) -> Table:
+    rows = [[method, *map(_cell, values)] for method, values in grid.values.items()]
+    note = (
+        f"Mean and standard deviation of {len(grid.seeds)} trials, without those that diverged: that ended more than "
+        f"{FAR:g} away.{grid.note}"
+    )
+    if "RAdam" in grid.values and not (grid.values["RAdam"] <= FAR).all():
+        note += " RAdam does, because its first steps are not scaled, and the slope is steep here."
+    return Table(f"{name}: error", ["method", *(f"{level:.3g} %" for level in _percent(grid))], rows, note)
+
+
+def _cell(values: Values) -> str:
+    """Mean and standard deviation, without the latter where all trials are the same."""
+    mean, std, finished, diverged = mean_std(np.where(values > FAR, np.nan, values))
+    found = [f"{diverged} diverged"] if diverged else []
+    if finished:
+        found.insert(0, f"{mean:.2g} ± {std:.1g}" if std > 1e-9 * mean else f"{mean:.2g}")
+    return ", ".join(found)
+
+
+def _percent(grid: Grid) -> list[float]:
+    return [round(100.0 * level, 6) for level in grid.levels]
+
+
+def _against(title: str, grid: Grid, ylabel: str) -> Figure:
+    shown = {method: it for method, it in grid.values.items() if method in MAIN or method not in PAPER_METHODS}
+    percent = _percent(grid)
+    caption = "Lines: medians over trials; bands: quartiles."
+    return Figure(title, lambda: figures.against_noise(percent, shown, ylabel, xlabel="noise, %"), caption)
+
+
+def _errors(name: str, grid: Grid) -> Figure:
+    shown = {method: np.where(it > FAR, np.inf, np.maximum(it, LEAST)) for method, it in grid.values.items()}
+    figure = _against(f"Error on {name}", grid._replace(values=shown), "distance to the minimum")
+    return replace(figure, caption=f"{figure.caption} Crosses: diverged. Errors below {LEAST:g} are drawn there.")
+
+
+def _paths(name: str, results: list[Result]) -> list[Figure]:
+    """The first seed's paths, without noise and with most."""
+    found = {
+        (it.trial.method, it.trial.condition["noise"]): np.array(it.outcome["path"])
+        for it in results
+        if it.trial.condition["function"] == name and it.trial.method in ON_PATHS and "path" in it.outcome
+    }
+    levels = sorted({noise for _, noise in found})
+    chosen = [(method, noise) for noise in sorted({*levels[:1], *levels[-1:]}) for method in ON_PATHS]
+    paths = {
+        f"{method}\n{_share(noise)} noise": found[method, noise] for method, noise in chosen if (method, noise) in found
+    }
+    if not paths:
+        return []
+    surface, optimum, limits = SURFACES[name]
+    caption = "The first seed's path; the colour is the logarithm of the step. The star is the minimum."
+    return [
+        Figure(
+            f"Paths on {name}",
+            lambda: figures.trajectories(paths, surface, limits=limits, optimum=optimum, log=name == "Rosenbrock"),
+            caption,
+        )
+    ]
+
+
+def _claims(errors: dict[str, Grid], dofs: dict[str, Grid]) -> list[Claim | None]:
+    claims = [_dof_falls(name, grid) for name, grid in dofs.items()]
+    claims += [_dof_stays(name, grid) for name, grid in dofs.items()]
+    return [
+        *claims,
+        *_robust(errors.get("Rosenbrock")),
+        *_missed(errors.get("Michalewicz")),
+        *_slow(errors.get("McCormick")),
+    ]
+
+
+def _dof_falls(name: str, grid: Grid) -> Claim | None:
+    if "AdaTerm" not in grid.values or len(grid.levels) < 2:
+        return None
+    found = trend(grid.levels, grid.values["AdaTerm"])
+    text = f"On {name}, AdaTerm's degrees of freedom fall as noise rises."
+    return Claim(text, "rank correlation of noise and dof", *found[:3], note=found.note, wants="below")
+
+
+def _dof_stays(name: str, grid: Grid) -> Claim | None:
+    method = "At-Adam (as published)"
+    if method not in grid.values or len(grid.levels) < 2:
+        return None
+    values, most = grid.values[method], 0.1
+    found = ratio_interval(values[-1], values[0], mean, better="higher")
+    changes = sorted((abs(found.low - 1.0), abs(found.high - 1.0)))
+    return Claim(
+        f"On {name}, the degrees of freedom of At-Adam as published do not follow the noise.",
+        "relative change of the mean dof from least to most noise",
+        abs(found.estimate - 1.0),
+        0.0 if found.low <= 1.0 <= found.high else changes[0],
+        changes[1],
+        bound=most,
+        note=found.note,
+        wants="below",
+    )
+
+
+def _robust(grid: Grid | None) -> list[Claim | None]:
+    if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
+        return []
+    level = grid.levels[-1]
+    found = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
+    text = f"On Rosenbrock with {_share(level)} noise, AdaTerm's error is at least 20 times below Adam's."
+    return [Claim(text, "Adam's mean error, in AdaTerm's", *found[:3], bound=20.0, note=found.note)]
+
+
+def _missed(grid: Grid | None) -> list[Claim | None]:
+    if grid is None:
+        return []
+    claims: list[Claim | None] = []
+    wants: Literal["above", "below"]
+    for method, level, missed in (
+        ("At-Adam (as published)", grid.levels[0], True),
+        ("At-Adam (as published)", grid.levels[-1], False),
+        ("At-Adam", grid.levels[0], False),
+        ("AdaTerm", grid.levels[0], False),
+    ):
+        if method not in grid.values:
+            continue
+        found = bootstrap_interval(grid.at(method, level), mean)
+        text = f"With {_share(level)} noise, {method} {'misses' if missed else 'finds'} the minimum of Michalewicz."
+        note, wants = found.note or _sameness(level), "above" if missed else "below"
+        claims.append(Claim(text, "mean error", *found[:3], bound=MISSED, note=note, wants=wants))
+    return claims
+
+
+def _slow(grid: Grid | None) -> list[Claim | None]:
+    if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
+        return []
+    level = grid.levels[0]
+    found = ratio_interval(grid.at("AdaTerm", level), grid.at("Adam", level), mean)
+    text = f"On McCormick with {_share(level)} noise, AdaTerm ends further from the minimum than Adam."
+    note = found.note or _sameness(level)
+    return [Claim(text, "AdaTerm's mean error, in Adam's", *found[:3], bound=1.0, note=note)]
+
+
+def _share(level: float) -> str:
+    return f"{100.0 * level:g} %"
+
+
+def _sameness(level: float) -> str:
+    return "" if level else "Without noise all trials are one and the same, and the interval has no width."

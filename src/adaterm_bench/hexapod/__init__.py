@@ -1,6 +1,0 @@
-"""Trajectories of a hexapod that walks in a simulation, for long-term prediction."""
-
-from adaterm_bench.hexapod.dataset import Dataset, generate, load, save, states
-from adaterm_bench.hexapod.simulation import MissingError, Recording
-
-__all__ = ["Dataset", "MissingError", "Recording", "generate", "load", "save", "states"]

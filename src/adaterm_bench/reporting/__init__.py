@@ -1,0 +1,1 @@
+"""From results to pages: statistics, tables, figures, HTML and Markdown; nothing here imports torch."""

@@ -1,0 +1,262 @@
+"""The report's pictures, of arrays or statistics; what diverged is shown at the edge, or in words, and not left out."""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from math import floor, log10
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adaterm_bench.reporting.intervals import Interval, Values, too_few
+from adaterm_bench.reporting.palette import GRID, INK, look
+from adaterm_bench.reporting.statistics import Better, mean_std, quartiles
+from adaterm_bench.reporting.style import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+POINTS = 160  # as many as a line of this width can show
+SHADES = 40  # colours along a path
+CURVES = "Lines: medians over seeds; bands: quartiles, or thin lines for seeds that are too few for quartiles."
+TIME = ("#0072b2", "#cc79a7", "#d55e00")  # seen on light and dark pages
+
+
+def against_noise(
+    levels: ArrayLike,
+    values: Mapping[str, ArrayLike],
+    ylabel: str,
+    *,
+    xlabel: str = "noise level",
+    log: bool = True,
+    better: Better = "lower",
+) -> "Figure":
+    """Median and interquartile band of (levels × seeds) for each method; a cross at the edge where the median diverged.
+
+    The scale is logarithmic if it is asked for and all values are positive.
+    """
+    ticks = np.asarray(levels, dtype=np.float64)
+    gaps = np.diff(ticks)
+    close = gaps.size > 0 and gaps.min() < 0.06 * gaps.sum()  # labels would overlap: space the levels evenly
+    places = np.arange(ticks.size, dtype=np.float64) if close else ticks
+    with style():
+        figure, axes = _plain(xlabel, ylabel, log and _positive(values))
+        axes.set_xticks(places, [f"{it:g}" for it in ticks])
+        bands = {method: quartiles(runs, better) for method, runs in values.items()}
+        _bands(axes, places, bands, better, markers=True)
+    return figure
+
+
+def curves(
+    steps: ArrayLike,
+    values: Mapping[str, ArrayLike],
+    ylabel: str,
+    *,
+    xlabel: str = "step",
+    log: bool = True,
+    better: Better = "lower",
+) -> "Figure":
+    """Median and interquartile band of (seeds × steps) for each method, thinned to what can be seen.
+
+    Where seeds are too few for that, each has a thin line.
+    """
+    along = np.asarray(steps, dtype=np.float64)
+    kept = np.unique(np.linspace(0, along.size - 1, min(along.size, POINTS)).astype(int))
+    shown = {method: np.atleast_2d(np.asarray(runs, dtype=np.float64))[:, kept] for method, runs in values.items()}
+    with style():
+        figure, axes = _plain(xlabel, ylabel, log and _positive(shown))
+        bands = {method: quartiles(runs.T, better) for method, runs in shown.items()}
+        few = {method: runs for method, runs in shown.items() if too_few(len(runs), 0.95)}
+        _bands(axes, along[kept], bands, better, markers=False, single=few)
+    return figure
+
+
+def bars_with_spread(values: Mapping[str, ArrayLike], xlabel: str, *, start: float | None = 0.0) -> "Figure":
+    """Mean, standard deviation and single runs of each method; without a start there are points and no bars."""
+    with style():
+        figure, axes = _rows(list(values), xlabel)
+        for row, (method, runs) in enumerate(values.items()):
+            spread, look_ = mean_std(runs), look(method)
+            finished = np.asarray(runs, dtype=np.float64).ravel()
+            finished = finished[np.isfinite(finished)]
+            if start is not None and finished.size:
+                axes.barh(row, spread.mean - start, left=start, height=0.62, color=look_.colour, alpha=0.35)
+            offsets = row + 0.22 * np.cos(np.pi * np.arange(finished.size))  # two rows of dots hide each other less
+            axes.plot(finished, offsets, ".", color=look_.colour, markersize=3.0, alpha=0.7)
+            error = spread.std if np.isfinite(spread.std) else 0.0
+            axes.errorbar(spread.mean, row, xerr=error, fmt=look_.marker, color=look_.colour, capsize=3)
+            if spread.diverged:
+                label = f"{spread.diverged} of {spread.seeds + spread.diverged} diverged"
+                axes.annotate(
+                    label, (1.0, row), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=9
+                )
+    return figure
+
+
+def intervals(values: Mapping[str, Interval], xlabel: str, *, bound: float = 0.0) -> "Figure":
+    """An estimate and its interval for each method, beside the bound that decides."""
+    with style():
+        figure, axes = _rows(list(values), xlabel)
+        ends = [it for one in values.values() for it in one[:3] if np.isfinite(it)] + [bound]
+        margin = 0.08 * (max(ends) - min(ends) or 1.0)
+        axes.set_xlim(min(ends) - margin, max(ends) + margin)
+        axes.axvline(bound, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+        for row, (method, it) in enumerate(values.items()):
+            low, high = np.clip((it.low, it.high), *axes.get_xlim())  # an unbounded interval runs to the edge
+            axes.plot([low, high], [row, row], color=look(method).colour, linewidth=2.2, solid_capstyle="butt")
+            axes.plot(it.estimate, row, look(method).marker, color=look(method).colour, markersize=5.5)
+    return figure
+
+
+def trajectories(
+    paths: Mapping[str, ArrayLike],
+    surface: Callable[[Values, Values], Values],
+    *,
+    limits: tuple[float, float, float, float],
+    optimum: tuple[float, float] | None = None,
+    log: bool = True,
+) -> "Figure":
+    """The path (steps × 2) of each method over a surface's contours, blue at its start and orange at its end."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    columns = min(3, max(1, len(paths)))
+    rows = max(1, -(-len(paths) // columns))
+    left, right, bottom, top = limits
+    x, y = np.meshgrid(np.linspace(left, right, 80), np.linspace(bottom, top, 80))
+    height = np.asarray(surface(x, y), dtype=np.float64)
+    height = np.log1p(height - height.min()) if log else height  # any surface has a logarithm above its floor
+    with style():
+        figure = Figure(figsize=(5.4, 0.5 + 5.0 / columns * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for axes in grid.flat[len(paths) :]:
+            axes.set_visible(False)
+        colours = LinearSegmentedColormap.from_list("time", TIME)
+        drawn: LineCollection | None = None
+        for axes, (method, path) in zip(grid.flat, paths.items(), strict=False):
+            axes.contour(x, y, height, levels=12, colors=GRID, linewidths=0.7)
+            points = np.asarray(path, dtype=np.float64)
+            points = points[np.unique(np.linspace(0, len(points) - 1, min(len(points), 400)).astype(int))]
+            cuts = np.unique(np.linspace(0, len(points) - 1, min(len(points), SHADES + 1)).astype(int))
+            pieces = [points[first : last + 1] for first, last in pairwise(cuts)]  # of one colour each
+            drawn = LineCollection(pieces, cmap=colours, linewidths=1.3)
+            drawn.set_array(np.linspace(0.0, 1.0, len(pieces)))
+            drawn.set_clim(0.0, 1.0)
+            axes.add_collection(drawn, autolim=False)
+            if optimum is not None:
+                axes.plot(*optimum, "*", color=INK, markersize=7)
+            axes.set(xlim=(left, right), ylim=(bottom, top))
+            axes.set_title(method, fontsize=8.5)
+        if drawn is not None:
+            bar = figure.colorbar(drawn, ax=grid, location="bottom", aspect=50, pad=0.02, fraction=0.04)
+            bar.set_ticks([0.0, 1.0], labels=["first step", "last step"])
+            bar.outline.set_visible(False)
+    return figure
+
+
+def _plain(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    if log:
+        axes.set_yscale("log")
+    axes.grid(axis="y")
+    return figure, axes
+
+
+def _rows(names: list[str], xlabel: str) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.4, 0.8 + 0.28 * max(1, len(names))), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlabel(xlabel)
+    axes.set_yticks(range(len(names)), [_short(it) for it in names])
+    axes.set_ylim(max(1, len(names)) - 0.4, -0.6)  # the first method on top
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    return figure, axes
+
+
+def _positive(values: Mapping[str, ArrayLike]) -> bool:
+    arrays = [np.asarray(it, dtype=np.float64) for it in values.values()]
+    return all(np.all(it[np.isfinite(it)] > 0.0) for it in arrays)
+
+
+def _bands(
+    axes: "Axes",
+    x: Values,
+    bands: Mapping[str, tuple[Values, Values, Values]],
+    better: Better,
+    markers: bool,
+    single: Mapping[str, Values] | None = None,
+) -> None:
+    """Lines, bands and names; what is infinite is drawn at the edge, where limits are those of the finite values.
+
+    Methods with single runs have these in place of a band.
+    """
+    if not bands or not len(x):
+        axes.text(0.5, 0.5, "no results", transform=axes.transAxes, ha="center")
+        return
+    from matplotlib.ticker import MaxNLocator
+
+    single = single or {}
+    drawn = np.concatenate([*(np.ravel(it) for it in bands.values()), *(it.ravel() for it in single.values())])
+    finite = drawn[np.isfinite(drawn)]
+    if finite.size:
+        axes.update_datalim([(x[0], finite.min()), (x[-1], finite.max())])
+    axes.margins(x=0.02, y=0.06)
+    axes.autoscale_view()
+    bottom, top = axes.get_ylim()
+    if axes.get_yscale() == "log":
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(_two_and_five if top < 60.0 * bottom else "")
+        if top < 4.0 * bottom:  # it may hold none of these
+            axes.yaxis.set_major_locator(MaxNLocator(5))
+            axes.yaxis.set_minor_formatter("")
+    for method, band in bands.items():
+        colour, dash, marker = look(method)
+        low, middle, high = (np.clip(it, bottom, top) for it in band)
+        lost = ~np.isfinite(band[1])
+        if method in single:
+            axes.plot(x, np.clip(single[method], bottom, top).T, color=colour, alpha=0.4, linewidth=0.7)
+        else:
+            axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+        line = np.where(lost, np.nan, middle)
+        axes.plot(x, line, color=colour, linestyle=dash, marker=marker if markers else "", label=method)
+        axes.plot(x[lost], middle[lost], "x", color=colour, markersize=6.0, clip_on=False)
+    axes.set_ylim(bottom, top)
+    axes.set_autoscale_on(False)
+    _name_ends(axes, x[-1], {method: float(np.clip(band[1][-1], bottom, top)) for method, band in bands.items()})
+
+
+def _name_ends(axes: "Axes", x: float, ends: Mapping[str, float]) -> None:
+    """Each method's name beside the end of its line, moved apart where they would overlap."""
+    to_share = axes.transData + axes.transAxes.inverted()
+    wanted = sorted((float(to_share.transform((x, y))[1]), method) for method, y in ends.items())
+    gap = min(0.056, 1.1 / max(1, len(wanted)))
+    places = [it for it, _ in wanted]
+    for index in range(1, len(places)):
+        places[index] = max(places[index], places[index - 1] + gap)
+    limit = 1.0
+    for index in reversed(range(len(places))):
+        places[index] = min(places[index], limit)
+        limit = places[index] - gap
+    for (end, method), place in zip(wanted, places, strict=True):
+        colour, dash, _ = look(method)
+        track = ([1.0, 1.035, 1.085], [end, place, place])
+        axes.plot(*track, color=colour, linestyle=dash, linewidth=1.2, transform=axes.transAxes, clip_on=False)
+        axes.text(1.1, place, _short(method), transform=axes.transAxes, va="center", fontsize=9.0)
+
+
+def _two_and_five(value: float, _: object = None) -> str:
+    """Names only 2 and 5 of each decade, where one decade or two are all there is."""
+    return f"{value:g}" if round(value / 10.0 ** floor(log10(value))) in (2, 5) else ""
+
+
+def _short(name: str, length: int = 29) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"

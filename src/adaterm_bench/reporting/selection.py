@@ -1,0 +1,74 @@
+"""Results as arrays: what statistics and figures take."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaterm_bench.core.trial import Result
+
+Values = NDArray[np.float64]
+
+
+class Grid(NamedTuple):
+    """One outcome of every method: levels by seeds, the same seeds for all, so that they can be paired."""
+
+    levels: list[Any]
+    seeds: list[int]
+    values: dict[str, Values]
+    left_out: tuple[str, ...] = ()  # methods and levels that have no place in the grid, for want of trials
+
+    def at(self, method: str, level: Any) -> Values:
+        """A method's outcome at one level, by seed."""
+        found: Values = self.values[method][self.levels.index(level)]
+        return found
+
+    @property
+    def note(self) -> str:
+        """What a table should say of what it lacks."""
+        return f" Not shown, for want of trials that the others have: {', '.join(self.left_out)}." * bool(self.left_out)
+
+
+def select(results: Sequence[Result], outcome: str, level: str, methods: Sequence[str], **fixed: Any) -> Grid:
+    """An outcome against a condition named `level`, others fixed, for the seeds that all methods have at all levels.
+
+    Methods and levels of which trials are missing are left out as far as needed. So are methods for which the outcome
+    is nothing. Those that are named come first, in their order.
+    """
+    cells: dict[str, dict[Any, dict[int, float]]] = {}
+    for trial, found in ((it.trial, it.outcome) for it in results):
+        if outcome not in found:
+            raise KeyError(f"no outcome {outcome!r}: there is {', '.join(found)}")
+        if all(trial.condition.get(name) == value for name, value in fixed.items()) and found[outcome] is not None:
+            cells.setdefault(trial.method, {}).setdefault(trial.condition[level], {})[trial.seed] = found[outcome]
+    rows = [method for method in (*methods, *sorted(cells.keys() - set(methods))) if method in cells]
+    levels = sorted({place for method in rows for place in cells[method]})
+    left_out = _complete(cells, rows, levels)
+    shared = [set(cells[method][place]) for method in rows for place in levels]
+    seeds = sorted(set.intersection(*shared)) if shared else []
+    values = {
+        method: np.array([[cells[method][place][seed] for seed in seeds] for place in levels], dtype=np.float64)
+        for method in rows
+    }
+    return Grid(levels, seeds, values, tuple(left_out))
+
+
+def _complete(cells: Mapping[str, Mapping[Any, Mapping[int, float]]], rows: list[str], levels: list[Any]) -> list[str]:
+    """Remove rows and levels, those that lack most first, until all that stay share a seed; what was removed."""
+    left_out = []
+    while rows and levels and not set.intersection(*(set(cells[row].get(at, ())) for row in rows for at in levels)):
+        common = Counter(seed for row in rows for at in levels for seed in cells[row].get(at, ()))
+        seed = max(common, key=lambda it: (common[it], -it))
+        lacking = [(row, at) for row in rows for at in levels if seed not in cells[row].get(at, ())]
+        by_row, by_level = Counter(row for row, _ in lacking), Counter(at for _, at in lacking)
+        row, missing = max(by_row.items(), key=lambda it: it[1])
+        at, absent = max(by_level.items(), key=lambda it: it[1])
+        if missing / len(levels) >= absent / len(rows):
+            rows.remove(row)
+            left_out.append(row)
+        else:
+            levels.remove(at)
+            left_out.append(str(at))
+    return left_out
