@@ -23,19 +23,19 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import adaterm
-from adaterm import PAPER
 from adaterm.engines.cpu import engine as cpu
+from adaterm_bench.methods import PAPER_METHODS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from provenance import provenance
 
 DEVICE = "cuda"
 ENGINES = {"reference": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-METHODS = {name: method for name, method in PAPER.items() if hasattr(adaterm, method.optimizer)}
+METHODS = {name: method for name, method in PAPER_METHODS.items() if hasattr(adaterm, method.optimizer)}
 
 
 def optimizer(method: str, params: list[Tensor], **flags: Any) -> torch.optim.Optimizer:
-    chosen = PAPER[method]
+    chosen = PAPER_METHODS[method]
     return getattr(adaterm, chosen.optimizer)(params, **(chosen.options | flags))
 
 

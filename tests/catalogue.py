@@ -5,9 +5,9 @@ from math import inf
 import torch
 
 import adaterm
-from adaterm import PAPER
+from adaterm_bench.methods import PAPER_METHODS
 
-METHODS = {name: method for name, method in PAPER.items() if hasattr(adaterm, method.optimizer)}
+METHODS = {name: method for name, method in PAPER_METHODS.items() if hasattr(adaterm, method.optimizer)}
 """Every method of the paper that is ours, by its name."""
 
 COMBINED = {

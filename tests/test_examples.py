@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from adaterm import PAPER
+from adaterm_bench.methods import PAPER_METHODS
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,4 +57,4 @@ def test_the_readme_has_the_measured_numbers():
 def test_the_docs_name_every_method():
     table = (ROOT / "docs/paper.md").read_text().split("## Methods")[1].split("**As published.**")[0]
     listed = [line.split(" | ")[0].removeprefix("| ") for line in table.split("\n") if " | " in line]
-    assert listed[1:] == list(PAPER)
+    assert listed[1:] == list(PAPER_METHODS)

@@ -3,11 +3,9 @@
 from adaterm.diagnostics import Monitor, Summary
 from adaterm.equations import Statistics
 from adaterm.optimizers import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, TAdaBelief, TAdam
-from adaterm.rules import PAPER
 
 __version__ = "0.1.0"
 __all__ = [
-    "PAPER",
     "AdaBelief",
     "AdaTerm",
     "AtAdaBelief",

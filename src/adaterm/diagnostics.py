@@ -88,7 +88,8 @@ class Monitor:
                 known = records.setdefault(parameter, [0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
                 known[:3] = [known[place] + record[place] for place in range(3)]
                 known[3] = min(known[3], record[3])
-                known[4:] = max(known[4:], record[4:], key=lambda dof_and_step: dof_and_step[1])
+                if record[5] > known[5]:
+                    known[4:] = record[4:]
         return {
             name: Summary(int(steps), int(excluded), trust / max(steps, 1.0), least, dof)
             for name, parameter in self._name_parameters()

@@ -126,7 +126,7 @@ class RobustOptimizer(Optimizer):
     def _is_watched(self) -> bool:
         """Whether there are hooks or a profiler, for which torch's wrapper costs as much as half a small step."""
         hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks or _global_optimizer_pre_hooks
-        watched = hooks or _global_optimizer_post_hooks or torch.autograd._profiler_enabled()
+        watched = hooks or _global_optimizer_post_hooks or torch.autograd.profiler._is_profiler_enabled
         overridden = type(self).step is not RobustOptimizer.step  # torch has wrapped the subclass's own
         return not overridden and (bool(watched) or torch.compiler.is_compiling())
 

@@ -185,35 +185,3 @@ def kind_of(rule: Rule) -> RuleKind:
 def name_scalars(rule: Rule) -> tuple[str, ...]:
     """The names of the per-tensor state beside mean and scale."""
     return tuple(rule.initial_scalars(Size(1.0, 0.0)))
-
-
-class Method(NamedTuple):
-    """A method of the paper: the class in `adaterm` (or `torch.optim`) and the options that make it."""
-
-    optimizer: str
-    options: dict[str, Any]
-
-
-PAPER: dict[str, Method] = {
-    "Adam": Method("Adam", {}),
-    "AdaBelief": Method("AdaBelief", {}),
-    "RAdam": Method("RAdam", {}),
-    "t-Adam": Method("TAdam", {}),
-    "At-Adam": Method("AtAdam", {}),
-    "AdaTerm": Method("AdaTerm", {}),
-    "No adaptiveness": Method("AdaTerm", {"adaptive_dof": False}),
-    "No robustness": Method("AdaTerm", {"min_dof": inf}),
-    "Large init": Method("AdaTerm", {"init_dof": 100.0}),
-    "t-AdaBelief": Method("TAdaBelief", {}),
-    "At-AdaBelief": Method("AtAdaBelief", {}),
-    "AdaTerm (Uncentered)": Method("AdaTerm", {"uncentered": True}),
-    "AdaTerm (AdaBias)": Method("AdaTerm", {"adaptive_bias_correction": True}),
-    "AdaTerm (Uncentered + AdaBias)": Method("AdaTerm", {"uncentered": True, "adaptive_bias_correction": True}),
-    "AdaTerm2": Method("AdaTerm", {"scale_update": "analytic"}),
-    "t-Adam (as published)": Method("TAdam", {"as_published": True}),
-    "At-Adam (as published)": Method("AtAdam", {"as_published": True}),
-    "t-AdaBelief (as published)": Method("TAdaBelief", {"as_published": True}),
-    "At-AdaBelief (as published)": Method("AtAdaBelief", {"as_published": True}),
-    "AdaTerm (gradient init)": Method("AdaTerm", {"init_scale": "gradient"}),
-}
-"""Every method under its name in reports and legends, in their order; the last one is ours, not the paper's."""

@@ -165,7 +165,8 @@ def _sum_squares(
         whole = squares.numel() // _PIECE * _PIECE
         pieces = squares[:whole].view(-1, _PIECE).sum(1, dtype=torch.float64)
         squares = torch.cat([pieces, squares[whole:].sum(dtype=torch.float64).reshape(1)])
-    return squares.sum(dtype=torch.float64).to(dtype)
+    total: Tensor = squares.sum(dtype=torch.float64)
+    return total.to(dtype)
 
 
 def _begin_scale(scale: Tensor, power: Tensor, rule: Rule) -> None:

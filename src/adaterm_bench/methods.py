@@ -105,7 +105,7 @@ def make_rule(method: str) -> Rule:
     """The rule of one of our methods."""
     name, options = _find(method)
     optimizer = getattr(adaterm, name)([torch.zeros(1)], **options)
-    rule: Rule = optimizer._checked(optimizer.defaults)[0]  # to become adaterm.rules.rule_of(optimizer)
+    rule: Rule = optimizer.rule_of(0)
     return rule
 
 

@@ -11,8 +11,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from adaterm import equations
-from adaterm.rules import Rule, Size, Weights
+from adaterm.binding import stages_of
+from adaterm.equations import Size
+from adaterm.rules import Rule, measure
 
 
 class Stepper(Protocol):
@@ -50,11 +51,20 @@ def apply_rule(
     count: Tensor | float,
 ) -> Step:
     """One step by the library's equations; nothing is changed in place."""
-    distance = rule.gauge(equations, gradient, mean, scale).flatten(1).mean(1)
-    weights, scalars, statistics = rule.weigh(equations, distance, scalars, _measure_size(gradient[0].numel()))
-    broadcast = Weights(*(_broadcast(value, gradient) if isinstance(value, Tensor) else value for value in weights))
-    moved = rule.move(equations, gradient, mean, scale, parameter, broadcast, lr, count)
-    return Step(*moved, scalars, weights.rate, statistics.dof)
+    stages, options = stages_of(rule.family), (rule.numbers, rule.flags)
+    numbers = rule.Scalars(**{name: scalars.get(name, 0.0) for name in rule.Scalars._fields})
+    wide = rule.Scalars(*(_broadcast_tensor(value, gradient) for value in numbers))
+    sums = [term.flatten(1).sum(1) for term in stages.gauge(gradient, mean, scale, wide, *options)]
+    size = _measure_size(gradient[0].numel())
+    rates, following, statistics = stages.weigh(sums, size, numbers, lr, count, *options)
+    broadcast = rule.Rates(*(_broadcast_tensor(value, gradient) for value in rates))
+    mean, scale, parameter = stages.move(gradient, mean, scale, parameter, broadcast, *options)
+    next_scalars = {name: getattr(following, name) for name in scalars}
+    return Step(mean, scale, parameter, next_scalars, rates.rate, statistics.dof)
+
+
+def _broadcast_tensor(value: Tensor | float, like: Tensor) -> Tensor | float:
+    return _broadcast(value, like) if isinstance(value, Tensor) and value.dim() else value
 
 
 def initial_scalars(rule: Rule, like: Tensor) -> dict[str, Tensor]:
@@ -162,7 +172,7 @@ def list_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 @cache
 def _measure_size(count: int) -> Size:
-    return Size.of(count)
+    return measure(count)
 
 
 def _broadcast(values: Tensor, like: Tensor) -> Tensor:

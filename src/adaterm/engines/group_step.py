@@ -1,5 +1,6 @@
 """A parameter group's step: its tensors in blocks, the engine of each, and the one check whether both still hold."""
 
+import importlib
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -20,10 +21,8 @@ from adaterm.engines.layout import find_addresses
 from adaterm.options import Common
 from adaterm.rules import Rule
 
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # it is torch's own: without it nothing is remembered
-    TensorGuards = None
+_guards = importlib.import_module("torch._C._dynamo.guards")
+_TensorGuards: Any = getattr(_guards, "TensorGuards", None)  # torch's own: without it no step is repeated
 
 
 class Members(NamedTuple):
@@ -64,13 +63,13 @@ class GroupStep:
 
         The entries are those of the optimizer's state, of which these names are used.
         """
-        if TensorGuards is None or self._differentiable:
+        if _TensorGuards is None or self._differentiable:
             return
         self._entries, self._get_state = entries, itemgetter(*names)
         params, state = self._find_tensors(entries)
         tensors = [*params, *(get_local_gradient(parameter) for parameter in self.params), *state]
         sizes, strides = [list(tensor.size()) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
-        self._guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        self._guards = _TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         self._addresses = find_addresses(params), find_addresses(state)
         self._specs = [getattr(parameter, "_spec", None) for parameter in self.params]
 

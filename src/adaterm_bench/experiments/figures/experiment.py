@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaterm import equations
-from adaterm.rules import AdaTermRule, Size
+from adaterm.rules import AdaTermRule, measure
 from adaterm_bench.core.experiment import Experiment, Progress, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
@@ -188,9 +188,9 @@ def rates(settings: Explanatory, rng: np.random.Generator) -> Data:
     dof = torch.linspace(1.0, 10.0, settings.points, dtype=torch.float64)
     distance = torch.logspace(-2.0, 3.0, settings.points, dtype=torch.float64)
     rows, columns = torch.meshgrid(distance, dof, indexing="ij")
-    weights, _, _ = AdaTermRule(settings.beta, settings.eps).weigh(
-        equations, rows, {"excess_dof": columns - 1.0}, Size.of(1)
-    )
+    rule = AdaTermRule(settings.beta, settings.eps)
+    scalars = rule.Scalars(columns - 1.0, 0.0)
+    weights, _, _ = equations.adaterm_weigh([rows], measure(1), scalars, 0.0, 1, rule.numbers, rule.flags)
     increment = _increment(rows, columns, settings)
     return {
         "dof": dof.tolist(),
