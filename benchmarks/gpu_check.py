@@ -26,7 +26,8 @@ import adaterm
 from adaterm.engines.cpu import engine as cpu
 from adaterm_bench.methods import PAPER_METHODS
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+from changes import CHANGES, compare, is_allowed
 from provenance import provenance
 
 DEVICE = "cuda"
@@ -126,6 +127,34 @@ def devices_agree() -> Iterator[tuple[str, Any]]:
                     worst = max(worst, difference(tested.state[a][key].cpu(), value))
         assert worst < STATE_TOLERANCE[dtype], (dtype, worst)
         yield f"largest relative difference of the states on GPU and CPU, {str(dtype).removeprefix('torch.')}", worst
+
+
+def changes_are_noticed() -> Iterator[tuple[str, Any]]:
+    """Whatever a user does between two steps, on the GPU's engines."""
+    for name in ("fused", "foreach"):
+        found = max(compare(change, DEVICE, **ENGINES[name]) for change in CHANGES if is_allowed(change, name))
+        yield f"largest relative difference after one of {len(CHANGES)} changes between steps, {name}", found
+        assert found < 1e-5, (name, found)
+
+
+def complex_beside_real() -> Iterator[tuple[str, Any]]:
+    """One group with real and complex parameters, default options."""
+    ends = []
+    for flags in ({}, ENGINES["reference"]):
+        params = [*parameters(3), *(torch.view_as_complex(p.detach().reshape(-1, 2)).clone() for p in parameters(1))]
+        params = [parameter.detach().requires_grad_() for parameter in params]
+        tested = adaterm.AdaTerm(params, lr=0.1, **flags)
+        for step in range(20):
+            give_gradients([torch.view_as_real(p.detach()) if p.is_complex() else p for p in params], step)
+            for p in params:
+                if p.is_complex():
+                    p.grad = torch.ones_like(p) * (step + 1j)
+            tested.step()
+        ends.append(params)
+    pairs = [map(torch.view_as_real, pair) if pair[0].is_complex() else pair for pair in zip(*ends, strict=True)]
+    found = max(difference(*pair) for pair in pairs)
+    yield "largest relative difference, real and complex parameters in one group", found
+    assert found < 1e-5, found
 
 
 def runs_repeat() -> Iterator[tuple[str, Any]]:
@@ -402,6 +431,8 @@ def shards_follow() -> Iterator[tuple[str, Any]]:
 CHECKS = (
     no_synchronisation,
     engines_agree,
+    changes_are_noticed,
+    complex_beside_real,
     devices_agree,
     runs_repeat,
     graphs_replay,

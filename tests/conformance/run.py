@@ -26,7 +26,7 @@ from torch.testing._internal.common_optimizers import (
 )
 
 import adaterm
-from adaterm.engines import cpu
+from adaterm.engines.cpu import engine as cpu
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from provenance import provenance
@@ -99,7 +99,7 @@ def info(optimizer, variants, bad, skips=SKIPS):
         optim_inputs_func=inputs,
         optim_error_inputs_func=errors,
         supported_impls=("foreach", "differentiable", "fused"),
-        supports_fused_on=("cuda", "cpu") if cpu.available() else ("cuda",),
+        supports_fused_on=("cuda", "cpu") if cpu.is_available() else ("cuda",),
         has_capturable_arg=True,
         skips=(
             *(DecorateInfo(unittest.skip(why), "TestOptimRenewed", name) for name, why in skips.items()),
