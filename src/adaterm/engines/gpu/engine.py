@@ -26,7 +26,11 @@ from adaterm.rules import kind_of
 # Triton builds its launchers with a C compiler, when it first needs them.
 available = find_spec("triton") is not None and any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang")))
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-_WARPS = 16
+_LAUNCH_OPTIONS: dict[str, dict[str, Any]] = {
+    "gauge": {"num_warps": 16, "maxnreg": 64},  # so that two programs fit a multiprocessor
+    "weigh": {"num_warps": 1},
+    "move": {"num_warps": 16},
+}
 
 
 def supports(parameter: Tensor) -> bool:
@@ -163,7 +167,10 @@ class GpuEngine:
         known = {**self._constants, **constants, "AGREED": name == "sum_up"}
         own = {argument: known[argument] for argument in kernel.arg_names if argument in known}
         grid = (self._rates.shape[0] if name == "weigh" else len(self._owners), 1, 1)
-        overlap = {"launch_pdl": known["OVERLAP"]} if name == "move" else {}
-        warps = 1 if name == "weigh" else _WARPS
-        compiled = kernel[grid](*arguments, **own, num_warps=warps, **overlap)
+        options = dict(_LAUNCH_OPTIONS["gauge" if name == "sum_up" else name])
+        if torch.version.hip is not None:
+            options.pop("maxnreg", None)
+        if name == "move":
+            options["launch_pdl"] = known["OVERLAP"]
+        compiled = kernel[grid](*arguments, **own, **options)
         return (None if interpreted else compiled[grid]), tuple(own.values())
