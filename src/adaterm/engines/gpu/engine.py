@@ -7,7 +7,6 @@ sums have to be agreed, the first launch leaves them, and a third one, in betwee
 """
 
 import os
-from contextlib import nullcontext
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -47,9 +46,16 @@ def _kernels() -> ModuleType:
 class _OnDevice(NamedTuple):
     """Numbers that kernels read from the device, where there are any."""
 
-    lr: Tensor | None
-    grad_scale: Tensor | None
-    found_inf: Tensor | None
+    lr: Tensor | None = None
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
+    def list_types(self) -> list[torch.dtype | None]:
+        """The precision of each, for which kernels are compiled."""
+        return [None if tensor is None else tensor.dtype for tensor in self]
+
+
+_NOTHING = _OnDevice()
 
 
 class GpuEngine:
@@ -70,6 +76,7 @@ class GpuEngine:
             return torch.zeros(shape, dtype=of, device=mean.device)
 
         self._owners = self._host_owners.to(mean.device, non_blocking=True)  # the tensor of each chunk
+        self._host_values = torch.frombuffer(self._host_table.values, dtype=torch.int64)
         self._table = buffer(len(self._host_table.values), of=torch.int64)
         self._rates = buffer(count, kind.rate_count)
         self._parts = buffer(kind.sums, len(owners))
@@ -91,7 +98,8 @@ class GpuEngine:
             "OVERLAP": overlaps,
         }
         self._captured = False
-        self._launches: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
+        self._compiled: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        self._prepared: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}  # launches whose arguments do not change
 
     def step(self) -> None:
         """Launch the two kernels."""
@@ -114,8 +122,8 @@ class GpuEngine:
         if changed:
             if self._captured:  # a graph reads the old table at every replay
                 self._table, self._captured = torch.empty_like(self._table), False
-            host = torch.frombuffer(self._host_table.values, dtype=torch.int64)
-            host = host.pin_memory() if self._table.is_cuda else host
+                self._prepared.clear()
+            host = self._host_values.pin_memory() if self._table.is_cuda else self._host_values
             self._table.copy_(host, non_blocking=True)
             if capturing:
                 self.block.captured.append(host)
@@ -129,42 +137,64 @@ class GpuEngine:
             self._gaps.read()
         grads = self._host_table.arrange_gradients()  # these may be copies, which must live until the launch
         self._update_table(grads)
-        lr, scaling = self.block.options.lr, self.block.scaling
-        given = _OnDevice(lr if isinstance(lr, Tensor) and not lr.is_cpu else None, *scaling)
-        if any(tensor is not None for tensor in given):
-            given = _OnDevice(*(None if t is None else t.to(self._device, non_blocking=True) for t in given))
-        foreign = self._device.type == "cuda" and self._device.index != torch.cuda.current_device()
-        with torch.cuda.device(self._device) if foreign else nullcontext():
-            self._launch_with(given, names)
+        given = self._find_numbers()
+        if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
+            with torch.cuda.device(self._device):
+                self._launch_kernels(names, given)
+        else:
+            self._launch_kernels(names, given)
         if self._gaps:
             self._gaps.write()
 
-    def _launch_with(self, given: _OnDevice, names: tuple[str, ...]) -> None:
-        aligned = self._host_table.aligned
-        key = (names, aligned, *(None if tensor is None else tensor.dtype for tensor in given))
+    def _find_numbers(self) -> _OnDevice:
+        option, scaling = self.block.options.lr, self.block.scaling
+        lr = option if isinstance(option, Tensor) and not option.is_cpu else None
+        if lr is None and scaling.grad_scale is None and scaling.found_inf is None:
+            return _NOTHING
+        tensors = (lr, scaling.grad_scale, scaling.found_inf)
+        return _OnDevice(*(None if t is None else t.to(self._device, non_blocking=True) for t in tensors))
+
+    def _launch_kernels(self, names: tuple[str, ...], given: _OnDevice) -> None:
+        """Launch what was compiled before with as little work as can be, or let Triton compile and launch."""
+        key = (names, self._host_table.aligned, *given.list_types())
+        prepared = self._prepared.get(key) if given is _NOTHING else None
+        if prepared is None:
+            arguments = [self._list_arguments(name, given) for name in names]
+            if key not in self._compiled:
+                compiled = [self._compile(*pair, given) for pair in zip(names, arguments, strict=True)]
+                if not interpreted:
+                    self._compiled[key] = compiled
+                return
+            prepared = [
+                (run, grid, (*handle, None, None, None, *_find_addresses(chosen), *constants))
+                for (run, grid, handle, constants), chosen in zip(self._compiled[key], arguments, strict=True)
+            ]
+            if given is _NOTHING:
+                self._prepared[key] = prepared
+        stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+        for run, grid, values in prepared:
+            run(*grid, stream, *values)
+
+    def _list_arguments(self, name: str, given: _OnDevice) -> tuple[Any, ...]:
         lr, scale, found = (self._rates if tensor is None else tensor for tensor in given)
         table, count = (self._table, self._rates), self._rates.shape[0]
+        if name == "weigh":
+            return (*table, self.statistics, self._agreed, count, lr, found)
+        if name == "move":
+            return (self._owners, *table, lr, scale, found)
         buffers = (self._parts, self._counters, self.statistics, self._sums)
-        arguments = {
-            "gauge": (self._owners, *table, *buffers, count, lr, scale, found),
-            "sum_up": (self._owners, *table, *buffers, count, lr, scale, found),
-            "weigh": (*table, self.statistics, self._agreed, count, lr, found),
-            "move": (self._owners, *table, lr, scale, found),
-        }
-        if key in self._launches:
-            for name, (launch, constants) in zip(names, self._launches[key], strict=True):
-                launch(*(each if isinstance(each, int) else each.data_ptr() for each in arguments[name]), *constants)
-            return
-        own = {"LR_TENSOR": given.lr, "SCALED": given.grad_scale, "FOUND": given.found_inf}
-        constants = {"ALIGNED": aligned} | {name: tensor is not None for name, tensor in own.items()}
-        compiled = [self._compile(name, constants, arguments[name]) for name in names]
-        if not interpreted:
-            self._launches[key] = compiled
+        return (self._owners, *table, *buffers, count, lr, scale, found)
 
-    def _compile(self, name: str, constants: dict[str, bool], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    def _compile(self, name: str, arguments: tuple[Any, ...], given: _OnDevice) -> tuple[Any, ...]:
         """Launch a kernel as Triton does, and keep what it compiled: its own way there costs more than all the rest."""
         kernel = getattr(_kernels(), "gauge" if name == "sum_up" else name)
-        known = {**self._constants, **constants, "AGREED": name == "sum_up"}
+        known = self._constants | {
+            "ALIGNED": self._host_table.aligned,
+            "AGREED": name == "sum_up",
+            "LR_TENSOR": given.lr is not None,
+            "SCALED": given.grad_scale is not None,
+            "FOUND": given.found_inf is not None,
+        }
         own = {argument: known[argument] for argument in kernel.arg_names if argument in known}
         grid = (self._rates.shape[0] if name == "weigh" else len(self._owners), 1, 1)
         options = dict(_LAUNCH_OPTIONS["gauge" if name == "sum_up" else name])
@@ -173,4 +203,10 @@ class GpuEngine:
         if name == "move":
             options["launch_pdl"] = known["OVERLAP"]
         compiled = kernel[grid](*arguments, **own, **options)
-        return (None if interpreted else compiled[grid]), tuple(own.values())
+        if interpreted:
+            return ()
+        return compiled.run, grid, (compiled.function, compiled.packed_metadata), tuple(own.values())
+
+
+def _find_addresses(arguments: tuple[Any, ...]) -> list[int]:
+    return [each if isinstance(each, int) else each.data_ptr() for each in arguments]
