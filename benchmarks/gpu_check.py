@@ -26,7 +26,8 @@ import adaterm
 from adaterm.engines.cpu import engine as cpu
 from adaterm_bench.methods import PAPER_METHODS
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parent))
 from changes import CHANGES, compare, is_allowed
 from provenance import provenance
 

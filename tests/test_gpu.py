@@ -207,19 +207,19 @@ COMPILE = """
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from adaterm.engines.gpu import kernels
+from adaterm.engines.gpu import case as cases, kernels
 from adaterm.rules import AdaTermRule, TRule, kind_of
 floats = ("parts", "all_rates", "statistics", "sums", "lr_tensor", "grad_scale", "found_inf")
 pointers = dict.fromkeys(floats, "*fp32")
 types = pointers | {"owners": "*i32", "table": "*i64", "counters": "*i32", "tensors": "i32"}
-names = ("ALIGNED", "ADDS_DECAY", "LR_TENSOR", "SCALED", "FOUND", "SHRINKS", "STOCHASTIC", "OVERLAP", "AGREED")
+names = ("adds_decay", "shrinks", "stochastic", "overlap", "aligned", "lr_tensor", "scaled", "found", "agreed")
 for rule, on in ((AdaTermRule(), True), (AdaTermRule(), False), (TRule(belief=True, dof=1.0, beta_dof=0.9), True)):
-    kind = kernels.describe_kind(kind_of(rule), (True,) * len(rule.Scalars._fields))
-    flags = dict.fromkeys(names, on) | {"KIND": kind, "S": tl.float32, "P": tl.bfloat16, "G": tl.bfloat16}
+    precisions = {"state": tl.float32, "parameter": tl.bfloat16, "gradient": tl.bfloat16}
+    options = {"present": (True,) * len(rule.Scalars._fields), **precisions, **dict.fromkeys(names, on)}
+    case = cases.Case(*cases.compile_family(kind_of(rule)), **options)
     for kernel in (kernels.gauge, kernels.weigh, kernels.move):
-        constants = {name: flags[name] for name in kernel.arg_names if name in flags}
-        signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
-        source = ASTSource(kernel, signature, constexprs=constants)
+        signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+        source = ASTSource(kernel, signature, constexprs={"CASE": case})
         made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 16})
         print(kernel.__name__, len(made.asm["cubin"]))
 """

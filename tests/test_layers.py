@@ -15,6 +15,7 @@ LAYERS = [
     {"binding", "rules", "statistics"},
     {"engines.base", "engines.agreement"},
     {"engines.reference", "engines.foreach", "engines.layout", "engines.fused", "engines.cpu.intrinsics"},
+    {"engines.gpu.case"},
     {"engines.cpu.loops", "engines.gpu.kernels"},
     {"engines.cpu.engine", "engines.gpu.engine"},
     {"engines.cpu", "engines.gpu"},

@@ -20,7 +20,6 @@ from torch import Tensor
 from adaterm.engines.base import Block
 from adaterm.engines.fused import GapFiller, is_plain
 from adaterm.engines.layout import Table
-from adaterm.rules import kind_of
 
 # Triton builds its launchers with a C compiler, when it first needs them.
 available = find_spec("triton") is not None and any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang")))
@@ -62,12 +61,12 @@ class GpuEngine:
     """Steps a block's tensors in Triton's kernels; a captured graph may refer to all of its buffers."""
 
     def __init__(self, block: Block) -> None:
-        kernels, mean, count, rule = _kernels(), block.means[0], len(block.params), block.rule
+        kernels, mean, count = _kernels(), block.means[0], len(block.params)
         self.block = block
         self._gaps = GapFiller(block)
         self._device = mean.device
+        self._case = case = kernels.describe_case(block)
         self._host_table = Table(block, kernels.CHUNK.value)
-        kind = kernels.describe_kind(kind_of(rule), tuple(name in block.scalars for name in rule.Scalars._fields))
         chunks = torch.tensor(self._host_table.chunks, device="cpu")
         owners = torch.repeat_interleave(torch.arange(count, dtype=torch.int32, device="cpu"), chunks)
         self._host_owners = owners.pin_memory() if mean.is_cuda else owners  # so that nothing waits for the copy
@@ -78,25 +77,12 @@ class GpuEngine:
         self._owners = self._host_owners.to(mean.device, non_blocking=True)  # the tensor of each chunk
         self._host_values = torch.frombuffer(self._host_table.values, dtype=torch.int64)
         self._table = buffer(len(self._host_table.values), of=torch.int64)
-        self._rates = buffer(count, kind.rate_count)
-        self._parts = buffer(kind.sums, len(owners))
+        self._rates = buffer(count, case.rate_count)
+        self._parts = buffer(case.sums, len(owners))
         self._counters = buffer(count, of=torch.int32)
-        self._sums = buffer(kind.sums, count)  # of this rank's parts
-        self._agreed = buffer(kind.sums, count)
+        self._sums = buffer(case.sums, count)  # of this rank's parts
+        self._agreed = buffer(case.sums, count)
         self.statistics = buffer(3, count)
-        # Hopper and later can start a kernel's programs before all of the last kernel's have ended.
-        nvidia = mean.is_cuda and torch.version.hip is None
-        overlaps = nvidia and torch.cuda.get_device_capability(mean.device) >= (9, 0)
-        self._constants = {
-            "KIND": kind,
-            "S": kernels.TYPES[mean.dtype],
-            "P": kernels.TYPES[block.params[0].dtype],
-            "G": kernels.TYPES[block.grads[0].dtype],
-            "ADDS_DECAY": block.options.adds_decay,
-            "SHRINKS": block.options.shrinks,
-            "STOCHASTIC": block.options.stochastic_rounding and block.params[0].dtype == torch.bfloat16,
-            "OVERLAP": overlaps,
-        }
         self._captured = False
         self._compiled: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
         self._prepared: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}  # launches whose arguments do not change
@@ -166,8 +152,8 @@ class GpuEngine:
                     self._compiled[key] = compiled
                 return
             prepared = [
-                (run, grid, (*handle, None, None, None, *_find_addresses(chosen), *constants))
-                for (run, grid, handle, constants), chosen in zip(self._compiled[key], arguments, strict=True)
+                (run, grid, (*handle, None, None, None, *_find_addresses(chosen), case))
+                for (run, grid, handle, case), chosen in zip(self._compiled[key], arguments, strict=True)
             ]
             if given is _NOTHING:
                 self._prepared[key] = prepared
@@ -188,24 +174,23 @@ class GpuEngine:
     def _compile(self, name: str, arguments: tuple[Any, ...], given: _OnDevice) -> tuple[Any, ...]:
         """Launch a kernel as Triton does, and keep what it compiled: its own way there costs more than all the rest."""
         kernel = getattr(_kernels(), "gauge" if name == "sum_up" else name)
-        known = self._constants | {
-            "ALIGNED": self._host_table.aligned,
-            "AGREED": name == "sum_up",
-            "LR_TENSOR": given.lr is not None,
-            "SCALED": given.grad_scale is not None,
-            "FOUND": given.found_inf is not None,
-        }
-        own = {argument: known[argument] for argument in kernel.arg_names if argument in known}
+        case = self._case._replace(
+            aligned=self._host_table.aligned,
+            lr_tensor=given.lr is not None,
+            scaled=given.grad_scale is not None,
+            found=given.found_inf is not None,
+            agreed=name == "sum_up",
+        )
         grid = (self._rates.shape[0] if name == "weigh" else len(self._owners), 1, 1)
         options = dict(_LAUNCH_OPTIONS["gauge" if name == "sum_up" else name])
         if torch.version.hip is not None:
             options.pop("maxnreg", None)
         if name == "move":
-            options["launch_pdl"] = known["OVERLAP"]
-        compiled = kernel[grid](*arguments, **own, **options)
+            options["launch_pdl"] = case.overlap
+        compiled = kernel[grid](*arguments, case, **options)
         if interpreted:
             return ()
-        return compiled.run, grid, (compiled.function, compiled.packed_metadata), tuple(own.values())
+        return compiled.run, grid, (compiled.function, compiled.packed_metadata), case
 
 
 def _find_addresses(arguments: tuple[Any, ...]) -> list[int]:
