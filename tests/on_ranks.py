@@ -361,6 +361,48 @@ def remember_nothing_that_ranks_share():
     assert_close(tested.statistics()[a].distance, torch.tensor(7.5e10), 1e-6)
 
 
+def skip_together():
+    """GradScaler finds infinity on one rank alone, in a sharded gradient behind a replicated one: all ranks skip."""
+    mesh = mesh_of("fsdp")
+    replicated = DTensor.from_local(torch.ones(3), mesh, [Replicate()]).requires_grad_()
+    (sharded,) = shards_of((4, 3))
+    for flags in ({}, {"fused": True}, {"foreach": True}, {"foreach": False}):
+        tested = adaterm.AdaTerm([replicated, sharded], **flags)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler.scale(torch.ones(()))
+        for poison, steps in ((1.0, 1), (float("inf"), 1), (1.0, 2)):
+            replicated.grad = DTensor.from_local(torch.ones(3), mesh, [Replicate()])
+            mine = torch.ones_like(sharded.to_local().detach()) * (poison if dist.get_rank() == 1 else 1.0)
+            sharded.grad = DTensor.from_local(
+                mine, mesh, sharded.placements, shape=sharded.shape, stride=sharded.stride()
+            )
+            scaler.step(tested)
+            scaler.update(8.0)
+            assert all(tested.state[p]["step"] == steps for p in (replicated, sharded)), (flags, poison)
+
+
+def compile_with_shards(options):
+    """One graph for a step on DTensors."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    ends = []
+    for compiled in (False, True):
+        params = parameters([(8, 5), (4,)], torch.float64)
+        shards = [shard.requires_grad_() for shard in spread(params, mesh_of("fsdp"), "fsdp")]
+        tested = adaterm.AdaTerm(shards, lr=torch.tensor(0.01), capturable=True, foreach=False, **options)
+        step = torch.compile(tested.step, fullgraph=True, backend="aot_eager") if compiled else tested.step
+        for count in range(3):
+            give_gradients(params, count)
+            for shard, gradient in zip(shards, spread([p.grad for p in params], mesh_of("fsdp"), "fsdp"), strict=True):
+                shard.grad = gradient
+            step()
+        ends.append([whole(shard) for shard in shards])
+    for a, b in zip(*ends, strict=True):
+        assert_close(a, b, 1e-12)
+
+
 def load_plain_state():
     """The state of a single process can be loaded as it is, and what does not fit says what to do, on every rank."""
     import pytest

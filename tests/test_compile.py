@@ -46,6 +46,20 @@ def test_a_number_becomes_dynamic_after_its_first_change():
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+def test_eager_steps_before_do_not_matter():
+    torch._dynamo.reset()
+    counters.clear()
+    params, eager = parameters(), parameters()
+    tested, plain = make("AdaTerm", params), make("AdaTerm", eager)
+    train(tested, params, 2)
+    train(plain, eager, 7)
+    tested.step = torch.compile(tested.step, fullgraph=True, backend="aot_eager")
+    train(tested, params, 5, start=2)
+    assert counters["stats"]["unique_graphs"] == 1
+    for a, b in zip(params, eager, strict=True):
+        assert_close(a, b, 1e-5)
+
+
 def test_inductor_agrees():
     torch._dynamo.reset()
     params, eager = parameters(), parameters()

@@ -314,6 +314,88 @@ def test_the_default_engine_is_the_best_there_is(monkeypatch):
         choose_engine(params, Common(fused=True))
 
 
+def test_the_engine_can_be_seen():
+    params = parameters()
+    assert "Engines: fused" in repr(adaterm.AdaTerm(params))
+    assert "Engines: foreach, reference" in repr(
+        adaterm.AdaTerm([{"params": params[:1], "foreach": True}, {"params": params[1:], "foreach": False}])
+    )
+    assert "Engines: none" in repr(adaterm.AdaTerm([torch.zeros(2, device="meta")], fused=True))
+
+
+@every_engine
+def test_real_and_complex_parameters_in_one_group(engine):
+    ends = []
+    for flags in (ENGINES[engine], {"foreach": False}):
+        params = [*parameters(), torch.ones(3, 2, dtype=torch.complex64, requires_grad=True)]
+        optimizer = adaterm.AdaTerm(params, lr=0.1, weight_decay=0.1, decoupled_weight_decay=True, **flags)
+        for step in range(6):
+            give_gradients(params[:-1], step)
+            params[-1].grad = torch.full((3, 2), step - 1j)
+            optimizer.step()
+        ends.append(params)
+    for a, b in zip(*ends, strict=True):
+        assert_close(
+            torch.view_as_real(a.detach()) if a.is_complex() else a,
+            torch.view_as_real(b.detach()) if b.is_complex() else b,
+            1e-5,
+        )
+
+
+@every_engine
+def test_nothing_changes_before_all_that_can_be_refused_was(engine):
+    params, embedding = parameters(), nn.Embedding(5, 2, sparse=True)
+    groups = [
+        {"params": params, "weight_decay": 0.1, "decoupled_weight_decay": True},
+        {"params": embedding.parameters()},
+    ]
+    optimizer = adaterm.AdaTerm(groups, **ENGINES[engine])
+    give_gradients(params, 0)
+    embedding(torch.tensor([1])).sum().backward()
+    before = [parameter.detach().clone() for parameter in params]
+    with pytest.raises(RuntimeError, match="sparse=False"):
+        optimizer.step()
+    assert not optimizer.state
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+
+
+class WithItsOwnOption(adaterm.AdaTerm):
+    def __init__(self, params, lr=1e-3, temperature=2.0, **options):
+        super().__init__(params, lr, **options)
+        self.temperature = temperature
+
+
+def test_a_subclass_keeps_its_own_option_to_itself():
+    optimizer = WithItsOwnOption(parameters(), temperature=3.0)
+    optimizer.load_state_dict(optimizer.state_dict())
+    copied = copy.deepcopy(optimizer)
+    assert "temperature" not in optimizer.param_groups[0] | copied.param_groups[0] | copied.defaults
+
+
+def test_one_decay_is_called_beta():
+    with pytest.raises(TypeError, match=r"beta=0\.9, not betas"):
+        adaterm.AdaTerm(parameters(), betas=(0.9, 0.999))
+    adaterm.TAdam(parameters(), betas=(0.9, 0.999))
+
+
+@pytest.mark.parametrize(("key", "hint"), [("betas", "beta"), ("weight_dacay", "weight_decay"), ("amsgrad", "")])
+def test_a_key_without_effect_is_warned_of(key, hint):
+    with pytest.warns(UserWarning, match=rf"'{key}' in a parameter group has no effect on AdaTerm.*{hint}"):
+        adaterm.AdaTerm([{"params": parameters(), key: 0.5}])
+
+
+def test_hooks_and_profilers_see_every_step():
+    params, seen = parameters(), []
+    optimizer = adaterm.AdaTerm(params)
+    train(optimizer, params, 2)
+    optimizer.register_step_post_hook(lambda *args: seen.append("post"))
+    optimizer.register_step_pre_hook(lambda *args: seen.append("pre"))
+    with torch.profiler.profile() as profiler:
+        train(optimizer, params, 1)
+    assert seen == ["pre", "post"]
+    assert "Optimizer.step#AdaTerm.step" in {event.key for event in profiler.key_averages()}
+
+
 @every_optimizer
 def test_it_learns(name):
     torch.manual_seed(0)

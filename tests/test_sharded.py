@@ -11,6 +11,7 @@ from catalogue import ENGINES, RULES, give_gradients
 from on_ranks import (
     LAYOUTS,
     ask_for_state_first,
+    compile_with_shards,
     follow,
     give_gradients_of_other_placements,
     load_plain_state,
@@ -19,6 +20,7 @@ from on_ranks import (
     replicate,
     round_parts_differently,
     share_state,
+    skip_together,
     state_on_disk,
     step_in_the_interpreter,
     survive_awkward_steps,
@@ -86,10 +88,23 @@ def test_asking_for_the_state_before_the_first_step_does_no_harm(ranks, name, op
 
 
 @pytest.mark.parametrize(
-    "what", [survive_awkward_steps, remember_nothing_that_ranks_share, load_plain_state, round_parts_differently]
+    "what",
+    [
+        survive_awkward_steps,
+        remember_nothing_that_ranks_share,
+        load_plain_state,
+        round_parts_differently,
+        skip_together,
+    ],
 )
 def test_awkward_use(ranks, what):
     ranks.run(2, what)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"init_scale": "gradient"}], ids=str)
+def test_a_step_on_shards_is_one_graph(ranks, options):
+    ranks.run(2, compile_with_shards, options)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -148,6 +148,39 @@ def test_another_optimizers_state_is_refused_before_anything_changes(other):
     assert not optimizer.state
 
 
+@pytest.mark.parametrize("other", ["Adam", "AdamW", "SGD", "TAdam"])
+def test_another_optimizers_options_are_refused_too(other):
+    """A checkpoint of an untrained Adam has no state by which it is known, but its eps would slow AdaTerm down."""
+    foreign = (getattr(adaterm, other, None) or getattr(torch.optim, other))(parameters())
+    optimizer = adaterm.AdaTerm(parameters())
+    with pytest.raises(ValueError, match=r"not of AdaTerm.*begin with a new AdaTerm"):
+        optimizer.load_state_dict(foreign.state_dict())
+    assert optimizer.param_groups[0]["eps"] == 1e-5
+
+
+def test_a_users_own_entries_are_kept():
+    params = parameters(dtype=torch.bfloat16)
+    optimizer = adaterm.AdaTerm(params)
+    train(optimizer, params, 2)
+    optimizer.state[params[0]] |= {"ema": params[0].detach().float(), "count": torch.tensor(3)}
+    loaded = adaterm.AdaTerm(copies(params))
+    loaded.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    entry = loaded.state[loaded.param_groups[0]["params"][0]]
+    assert torch.equal(entry["ema"], params[0].detach().float())
+    assert entry["count"].dtype == torch.int64
+    train(loaded, loaded.param_groups[0]["params"], 1)
+
+
+def test_what_is_missing_is_named_in_a_stable_order():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params)
+    train(optimizer, params, 1)
+    broken = optimizer.state_dict()
+    broken["state"] = {key: {"step": entry["step"]} for key, entry in broken["state"].items()}
+    with pytest.raises(ValueError, match="holds step, and exp_avg, exp_scale is missing"):
+        optimizer.load_state_dict(broken)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("before", "after"), SWITCHES)
 def test_an_option_that_needs_more_state_can_be_switched_on(before, after, engine):

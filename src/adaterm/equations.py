@@ -165,11 +165,9 @@ class AdaTermRates(NamedTuple):
     step_size: Array
 
 
-def adaterm_gauge(
-    gradient: Array, mean: Array, scale: Array, scalars: Array, numbers: Array, flags: Array
-) -> tuple[Array]:
+def adaterm_gauge(g: Array, mean: Array, scale: Array, scalars: Array, numbers: Array, flags: Array) -> tuple[Array]:
     """The terms whose mean is the distance; without robustness that only has to be finite."""
-    return (surprise(gradient, mean, scale) if flags.robust else square(gradient - mean),)
+    return (surprise(g, mean, scale) if flags.robust else square(g - mean),)
 
 
 def adaterm_weigh(
@@ -293,11 +291,9 @@ class TFamilyRates(NamedTuple):
     correction: Array
 
 
-def t_family_gauge(
-    gradient: Array, mean: Array, scale: Array, scalars: Array, numbers: Array, flags: Array
-) -> tuple[Array]:
+def t_family_gauge(g: Array, mean: Array, scale: Array, scalars: Array, numbers: Array, flags: Array) -> tuple[Array]:
     """The terms whose mean is the distance per dimension."""
-    return (surprise(gradient, mean, scale + numbers.eps) if flags.robust else square(gradient - mean),)
+    return (surprise(g, mean, scale + numbers.eps) if flags.robust else square(g - mean),)
 
 
 def t_family_weigh(

@@ -15,9 +15,9 @@ from torch.optim.optimizer import (
 )
 
 from adaterm import state
-from adaterm.engines.agreement import Agreement, Sums, get_local_gradient, is_sharded, refuse_flat
+from adaterm.engines.agreement import Agreement, is_sharded, refuse_flat
 from adaterm.engines.base import STATE, Scaling
-from adaterm.engines.choice import choose_engine
+from adaterm.engines.choice import choose_engine, refuse_gradients
 from adaterm.engines.group_step import GroupStep, Members
 from adaterm.equations import Statistics
 from adaterm.options import Common, name_options, warn_of_unknown_keys
@@ -58,14 +58,13 @@ class RobustOptimizer(Optimizer):
     _fixed: ClassVar[dict[str, Any]]  # what is not an option of this class
     _missing_means: ClassVar[dict[str, Any]]  # what an option is in checkpoints that are older than it
 
-    def __init_subclass__(cls, template: Rule | None = None, options: tuple[str, ...] = (), **kwargs: Any) -> None:
-        """Take the rule with all defaults, and the names of those of its fields that are options."""
+    def __init_subclass__(cls, template: Rule | None = None, fixed: tuple[str, ...] = (), **kwargs: Any) -> None:
+        """Take the rule with the defaults of all options, and the names of what is not an option."""
         super().__init_subclass__(**kwargs)
         if template is not None:
             values = {name: getattr(template, name) for name in name_options(type(template))}
-            cls._rule, cls._rule_options = type(template), options
-            cls._fixed = {name: value for name, value in values.items() if name not in options}
-            cls._missing_means = _COMMON | {name: values[name] for name in options}
+            cls._rule, cls._fixed = type(template), {name: values.pop(name) for name in fixed}
+            cls._rule_options, cls._missing_means = tuple(values), _COMMON | values
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "RobustOptimizer":
         """Refuse Adam's `betas` where there is one decay."""
@@ -73,11 +72,11 @@ class RobustOptimizer(Optimizer):
             raise TypeError(f"{cls.__name__} has one decay for all averages: pass beta=0.9, not betas")
         return super().__new__(cls)
 
-    def __init__(self, params: ParamsT, **options: Any) -> None:
+    def __init__(self, params: ParamsT, rule: Rule, common: Common) -> None:
         self._memory = _Memory(captured=[])
-        self.defaults = options
-        self._check_options(options)
-        super().__init__(params, options)
+        self.defaults = {name: getattr(common, name) for name in _COMMON}
+        self.defaults |= {name: getattr(rule, name) for name in self._rule_options}
+        super().__init__(params, self.defaults)
 
     def _check_options(self, group: Mapping[str, Any]) -> tuple[Rule, Common]:
         """The rule and the common options of a parameter group; an option that is not possible raises."""
@@ -185,7 +184,7 @@ class RobustOptimizer(Optimizer):
         if agreement is not None and any(plan.options.differentiable for plan in plans.values()):
             raise RuntimeError("differentiable=True is not supported where parameters are sharded (DTensor)")
         memory.agreement = agreement
-        rehearsal = self._is_rehearsal(plans, agreement)
+        rehearsal = not self.state and state.is_rehearsal(self.param_groups, agreement)
         if not rehearsal and self._begins_with_infinity(plans, agreement, scaling.found_inf):
             return None
         first = [
@@ -204,7 +203,7 @@ class RobustOptimizer(Optimizer):
     def _plan(self, index: int, all_params: list[Tensor]) -> Plan:
         rule, options = self._read_options(index)
         stepped = [parameter for parameter in self.param_groups[index]["params"] if parameter.grad is not None]
-        _refuse_gradients(type(self).__name__, stepped)
+        refuse_gradients(type(self).__name__, stepped)
         refuse_flat(stepped, all_params, self._given)
         return Plan(rule, options, choose_engine(stepped, options), stepped)
 
@@ -237,22 +236,6 @@ class RobustOptimizer(Optimizer):
             else:
                 each.finish([sums.pop(0) for _ in each.engines], scaling)
             each.end(self.state)
-
-    def _is_rehearsal(self, plans: dict[int, Plan], agreement: Agreement | None) -> bool:
-        """Whether this is a first step with lr 0 and gradients of 0: torch's checkpoints take one, to make state."""
-        if torch.compiler.is_compiling() or self.state:
-            return False
-        for group in self.param_groups:
-            lr = group["lr"]
-            if (isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0.0:
-                return False
-        sums = [
-            Sums([position], get_local_gradient(parameter).abs().sum().real.reshape(1, 1))
-            for position, parameter in enumerate(self._list_params())
-            if parameter.grad is not None
-        ]
-        totals = agreement.reach(sums, 1)[0] if agreement else [each.values for each in sums]
-        return not any(bool(total) for total in totals)
 
     def _forget_rehearsal(self) -> None:
         """Drop state that was only rehearsed, unless something was loaded into it: the first step makes its own."""
@@ -365,16 +348,3 @@ def _list_ids(groups: list[dict[str, Any]]) -> set[int]:
 
 def _are_same(values: list[Any], known: list[Any]) -> bool:
     return len(values) == len(known) and all(map(is_, values, known))
-
-
-def _refuse_gradients(optimizer: str, stepped: list[Tensor]) -> None:
-    for parameter in stepped:
-        assert parameter.grad is not None
-        if is_sharded(parameter) != is_sharded(parameter.grad):
-            kinds = ["a DTensor" if is_sharded(tensor) else "a plain tensor" for tensor in (parameter, parameter.grad)]
-            raise RuntimeError(f"a parameter is {kinds[0]} but its gradient is {kinds[1]}: both must be the same")
-        if parameter.grad.layout != torch.strided:
-            raise RuntimeError(
-                f"{optimizer} does not support gradients of layout {parameter.grad.layout}, only of torch.strided: "
-                "build the layer with sparse=False, or give its parameters to torch.optim.SparseAdam"
-            )

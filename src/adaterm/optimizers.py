@@ -3,25 +3,11 @@
 from torch.optim.optimizer import ParamsT
 
 from adaterm.optimizer import RobustOptimizer
-from adaterm.options import Number
+from adaterm.options import Common, Number
 from adaterm.rules import AdaTermRule, TRule
 
 
-class AdaTerm(
-    RobustOptimizer,
-    template=AdaTermRule(),
-    options=(
-        "beta",
-        "eps",
-        "min_dof",
-        "init_dof",
-        "adaptive_dof",
-        "uncentered",
-        "adaptive_bias_correction",
-        "scale_update",
-        "init_scale",
-    ),
-):
+class AdaTerm(RobustOptimizer, template=AdaTermRule()):
     """AdaTerm (Ilboudo, Kobayashi and Matsubara): Adam for gradients that follow a Student's t-distribution.
 
     Mean, scale and degrees of freedom of each tensor's gradients are estimated online; a gradient is trusted the less,
@@ -80,39 +66,15 @@ class AdaTerm(
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr=lr,
-            beta=beta,
-            eps=eps,
-            weight_decay=weight_decay,
-            min_dof=min_dof,
-            init_dof=init_dof,
-            adaptive_dof=adaptive_dof,
-            uncentered=uncentered,
-            adaptive_bias_correction=adaptive_bias_correction,
-            scale_update=scale_update,
-            init_scale=init_scale,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            stochastic_rounding=stochastic_rounding,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
+        rule = AdaTermRule(
+            beta, eps, min_dof, init_dof, adaptive_dof, uncentered, adaptive_bias_correction, scale_update, init_scale
         )
+        modes = (foreach, fused, capturable, differentiable)
+        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
+        super().__init__(params, rule, common)
 
 
-class TAdam(
-    RobustOptimizer,
-    template=TRule(belief=False, dof=1.0),
-    options=(
-        "betas",
-        "eps",
-        "dof",
-        "as_published",
-    ),
-):
+class TAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0), fixed=("belief", "beta_dof")):
     """t-Adam (Ilboudo et al., 2020): Adam whose mean is a t-momentum with `dof` degrees of freedom for each dimension.
 
     `as_published` leaves the sum of weights at its initial value, as the authors' released code does. The other options
@@ -137,35 +99,13 @@ class TAdam(
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            dof=dof,
-            as_published=as_published,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            stochastic_rounding=stochastic_rounding,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-        )
+        rule = TRule(False, betas, eps, dof, as_published=as_published)
+        modes = (foreach, fused, capturable, differentiable)
+        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
+        super().__init__(params, rule, common)
 
 
-class AtAdam(
-    RobustOptimizer,
-    template=TRule(belief=False, dof=1.0, beta_dof=0.999),
-    options=(
-        "betas",
-        "eps",
-        "dof",
-        "beta_dof",
-        "as_published",
-    ),
-):
+class AtAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0, beta_dof=0.999), fixed=("belief",)):
     """At-Adam (Ilboudo et al., 2021): t-Adam that estimates its degrees of freedom, beginning at `dof`.
 
     `beta_dof` is the decay of that estimate. `as_published` keeps nothing from step to step but mean and scale, as the
@@ -191,35 +131,13 @@ class AtAdam(
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            dof=dof,
-            beta_dof=beta_dof,
-            as_published=as_published,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            stochastic_rounding=stochastic_rounding,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-        )
+        rule = TRule(False, betas, eps, dof, beta_dof, as_published)
+        modes = (foreach, fused, capturable, differentiable)
+        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
+        super().__init__(params, rule, common)
 
 
-class TAdaBelief(
-    RobustOptimizer,
-    template=TRule(belief=True, eps=1e-16, dof=1.0),
-    options=(
-        "betas",
-        "eps",
-        "dof",
-        "as_published",
-    ),
-):
+class TAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.0), fixed=("belief", "beta_dof")):
     """t-AdaBelief: the t-momentum of `TAdam` over AdaBelief."""
 
     def __init__(
@@ -240,35 +158,13 @@ class TAdaBelief(
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            dof=dof,
-            as_published=as_published,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            stochastic_rounding=stochastic_rounding,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-        )
+        rule = TRule(True, betas, eps, dof, as_published=as_published)
+        modes = (foreach, fused, capturable, differentiable)
+        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
+        super().__init__(params, rule, common)
 
 
-class AtAdaBelief(
-    RobustOptimizer,
-    template=TRule(belief=True, eps=1e-16, dof=1.0, beta_dof=0.999),
-    options=(
-        "betas",
-        "eps",
-        "dof",
-        "beta_dof",
-        "as_published",
-    ),
-):
+class AtAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.0, beta_dof=0.999), fixed=("belief",)):
     """At-AdaBelief: the At-momentum of `AtAdam` over AdaBelief."""
 
     def __init__(
@@ -290,32 +186,14 @@ class AtAdaBelief(
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            dof=dof,
-            beta_dof=beta_dof,
-            as_published=as_published,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            stochastic_rounding=stochastic_rounding,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-        )
+        rule = TRule(True, betas, eps, dof, beta_dof, as_published)
+        modes = (foreach, fused, capturable, differentiable)
+        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
+        super().__init__(params, rule, common)
 
 
 class AdaBelief(
-    RobustOptimizer,
-    template=TRule(belief=True, eps=1e-16),
-    options=(
-        "betas",
-        "eps",
-    ),
+    RobustOptimizer, template=TRule(belief=True, eps=1e-16), fixed=("belief", "dof", "beta_dof", "as_published")
 ):
     """AdaBelief (Zhuang et al., 2020): Adam whose scale is the gradient's variance around its mean; not robust."""
 
@@ -335,17 +213,7 @@ class AdaBelief(
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            stochastic_rounding=stochastic_rounding,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-        )
+        rule = TRule(True, betas, eps)
+        modes = (foreach, fused, capturable, differentiable)
+        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
+        super().__init__(params, rule, common)

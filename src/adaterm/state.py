@@ -196,3 +196,19 @@ def begin_shared_scales(
     for (rule, _, parameter), total in zip(begun, totals, strict=True):
         (scale,) = as_reals([get_local(state[parameter]["exp_scale"])])
         _begin_scale(scale, total.reshape(()) / count_elements(parameter), rule)
+
+
+def is_rehearsal(groups: list[dict[str, Any]], agreement: Agreement | None) -> bool:
+    """Whether a first step has lr 0 and gradients of 0: torch's checkpoints take one, to make state."""
+    if torch.compiler.is_compiling():
+        return False
+    if any((isinstance(group["lr"], Tensor) and not group["lr"].is_cpu) or group["lr"] != 0.0 for group in groups):
+        return False
+    params = [parameter for group in groups for parameter in group["params"]]
+    sums = [
+        Sums([position], get_local_gradient(parameter).abs().sum().real.reshape(1, 1))
+        for position, parameter in enumerate(params)
+        if parameter.grad is not None
+    ]
+    totals = agreement.reach(sums, 1)[0] if agreement else [each.values for each in sums]
+    return not any(bool(total) for total in totals)

@@ -3,7 +3,7 @@
 Elements of a tensor meet only in the sums that `gauge` leaves, so one small all-reduce for all tensors that share their
 ranks makes the result that of a single process. It takes place over the mesh dimensions that shard a tensor, not over
 those that replicate it. Every parameter of the optimizer has its place in the message, gradient or not: no rank waits
-for a message of another length. The last place is for GradScaler's `found_inf`: all ranks skip a step, or none.
+for a message of another length. With GradScaler a last place is for its `found_inf`: all ranks skip a step, or none.
 """
 
 import sys
@@ -105,9 +105,8 @@ class Agreement:
         self._common: dict[tuple[int, ...], tuple[Any, Any]] = {}
         self._meetings = []
         for (group, home, device), positions in members.items():
-            dtype = torch.float32
-            for position in positions:
-                dtype = torch.promote_types(dtype, params[position].dtype.to_real())
+            wide = any(params[position].dtype in (torch.float64, torch.complex128) for position in positions)
+            dtype = torch.float64 if wide else torch.float32
             self._meetings.append(_Meeting(group, positions, home, device, dtype))
 
     def fits(self, params: list[Any]) -> bool:
@@ -122,7 +121,8 @@ class Agreement:
         """Sums over whole tensors from those over this rank's parts, and what all ranks together have found."""
         values = [part.values for part in parts]
         for meeting in self._meetings:
-            message = torch.zeros(rows, len(meeting.positions) + 1, dtype=meeting.dtype, device=meeting.home)
+            length = len(meeting.positions) + (found_inf is not None)
+            message = torch.zeros(rows, length, dtype=meeting.dtype, device=meeting.home)
             taking_part = [self._find_common(part.positions, meeting) for part in parts]
             for own, (columns, slots) in zip(values, taking_part, strict=True):
                 if columns:

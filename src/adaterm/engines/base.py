@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from adaterm.options import Common, Number
-from adaterm.rules import Rule, name_scalars
+from adaterm.rules import Rule, kind_of, name_scalars
 
 STATE = ("step", "exp_avg", "exp_scale")
 """The tensors that every parameter has in its state; a rule's scalars come beside them."""
@@ -67,37 +67,11 @@ class Block:
         return self.rule.Scalars(**{name: values.get(name, 0.0) for name in self.rule.Scalars._fields})
 
 
-class Variant(NamedTuple):
+def describe_variant(rule: Rule, options: Common) -> tuple[Any, ...]:
     """What the course of a step depends on; other options are numbers, which may change from step to step."""
-
-    rule: type[Rule]
-    flags: tuple[bool, ...]
-    scalars: tuple[str, ...]
-    adds_decay: bool
-    shrinks: bool
-    stochastic_rounding: bool
-    capturable: bool
-    differentiable: bool
-    foreach: bool | None
-    fused: bool | None
-    lr_device: torch.device | None
-
-
-def describe_variant(rule: Rule, options: Common) -> Variant:
-    """The variant of a group's step."""
-    return Variant(
-        type(rule),
-        rule.flags,
-        name_scalars(rule),
-        options.adds_decay,
-        options.shrinks,
-        options.stochastic_rounding,
-        options.capturable,
-        options.differentiable,
-        options.foreach,
-        options.fused,
-        options.lr.device if isinstance(options.lr, Tensor) else None,
-    )
+    decay, lr = (options.adds_decay, options.shrinks), options.lr
+    modes = (options.stochastic_rounding, options.capturable, options.foreach, options.fused)
+    return kind_of(rule), name_scalars(rule), decay, modes, lr.device if isinstance(lr, Tensor) else None
 
 
 class Engine(Protocol):

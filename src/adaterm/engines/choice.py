@@ -13,6 +13,7 @@ from adaterm.engines.agreement import get_local, is_sharded
 from adaterm.engines.base import Block, Engine
 from adaterm.engines.cpu import engine as cpu
 from adaterm.engines.foreach import ForeachEngine
+from adaterm.engines.fused import is_dense
 from adaterm.engines.gpu import engine as gpu
 from adaterm.engines.reference import ReferenceEngine
 from adaterm.options import Common
@@ -33,17 +34,31 @@ def choose_engine(params: list[Tensor], options: Common) -> str:
         unsupported = [parameter for parameter in params if not _supports(parameter)]
         if unsupported:
             _refuse_fused(unsupported)
-        return "fused" if all(map(_has_plain_gradient, params)) else "foreach"
+        return "fused" if all(map(_is_readable, params)) else "foreach"
     if options.foreach is not None:
         return "foreach" if options.foreach else "reference"
     if options.fused is None and usable and not gpu.interpreted:
-        if all(map(_supports, params)) and all(map(_has_plain_gradient, params)):
+        if all(map(_supports, params)) and all(map(_is_readable, params)):
             return "fused"
         for device in {parameter.device.type for parameter in params} & _find_missing():
             _warn_of_missing(device)
     if isinstance(options.lr, Tensor) and not options.capturable:
         return "reference"
     return "foreach" if _default_to_fused_or_foreach(params, options.differentiable)[1] else "reference"
+
+
+def refuse_gradients(optimizer: str, stepped: list[Tensor]) -> None:
+    """Raise if there are gradients that no engine can use."""
+    for parameter in stepped:
+        assert parameter.grad is not None
+        if is_sharded(parameter) != is_sharded(parameter.grad):
+            kinds = ["a DTensor" if is_sharded(tensor) else "a plain tensor" for tensor in (parameter, parameter.grad)]
+            raise RuntimeError(f"a parameter is {kinds[0]} but its gradient is {kinds[1]}: both must be the same")
+        if parameter.grad.layout != torch.strided:
+            raise RuntimeError(
+                f"{optimizer} does not support gradients of layout {parameter.grad.layout}, only of torch.strided: "
+                "build the layer with sparse=False, or give its parameters to torch.optim.SparseAdam"
+            )
 
 
 def make_engine(name: str, block: Block) -> Engine:
@@ -59,9 +74,10 @@ def _supports(parameter: Tensor) -> bool:
     return gpu.supports(local) or cpu.supports(local)
 
 
-def _has_plain_gradient(parameter: Tensor) -> bool:
-    """Whether the gradient is not of a subclass that kernels cannot read."""
-    return is_sharded(parameter) or type(parameter.grad) in (Tensor, NoneType)
+def _is_readable(parameter: Tensor) -> bool:
+    """Whether kernels can read a parameter, which may have gaps, and its gradient, which may be of a subclass."""
+    plain = is_sharded(parameter) or type(parameter.grad) in (Tensor, NoneType)
+    return plain and is_dense(get_local(parameter))
 
 
 def _find_missing() -> set[str]:

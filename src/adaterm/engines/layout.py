@@ -60,10 +60,6 @@ class Table:
         """The gradients with the parameters' order of elements in memory."""
         if self._all_arranged:
             return self._block.grads
-        with torch.no_grad():
-            return self._copy_gradients()
-
-    def _copy_gradients(self) -> list[Tensor]:
         triples = zip(self._block.grads, self._block.params, self._arranged, strict=True)
         return [
             gradient if arranged else torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)

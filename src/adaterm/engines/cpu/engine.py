@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from adaterm.engines.base import Block
-from adaterm.engines.fused import GapFiller, is_plain
+from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
 from adaterm.rules import kind_of
 
@@ -102,7 +102,6 @@ class CpuEngine:
         loops, count, dtype = _loops(), len(block.params), block.means[0].dtype
         kind = kind_of(block.rule)
         self.block = block
-        self._gaps = GapFiller(block)
         self._table = Table(block, loops.PIECE)
         self._values = torch.frombuffer(self._table.values, dtype=torch.int64)
         dtypes = tuple(str(each[0].dtype).removeprefix("torch.") for each in (block.means, block.params, block.grads))
@@ -143,8 +142,6 @@ class CpuEngine:
         scale = self.block.scaling.grad_scale
         if scale is not None or self._scaled:
             self._grad_scale[0], self._scaled = 1.0 if scale is None else scale.item(), scale is not None
-        if self._gaps:
-            self._gaps.read()
         grads = self._table.arrange_gradients()  # these may be copies, which must live until the work is done
         self._table.update(grads)
         self._counters.zero_()
@@ -158,8 +155,6 @@ class CpuEngine:
             team = find_team()
             assert team is not None
             team.run(self._worker.address, context, threads, 0)
-        if self._gaps:
-            self._gaps.write()
 
     def _make_context(self, stage: str, threads: int) -> tuple[int, Any]:
         """The address of what the threads are given, in the order of the loops' context, and what must live for it."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from adaterm.engines.base import Block
-from adaterm.engines.fused import GapFiller, is_plain
+from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
 
 # Triton builds its launchers with a C compiler, when it first needs them.
@@ -63,7 +63,6 @@ class GpuEngine:
     def __init__(self, block: Block) -> None:
         kernels, mean, count = _kernels(), block.means[0], len(block.params)
         self.block = block
-        self._gaps = GapFiller(block)
         self._device = mean.device
         self._case = case = kernels.describe_case(block)
         self._host_table = Table(block, kernels.CHUNK.value)
@@ -119,8 +118,6 @@ class GpuEngine:
             self._host_table.forget()  # the copy is only recorded: the next step is to make its own
 
     def _launch(self, *names: str) -> None:
-        if self._gaps:
-            self._gaps.read()
         grads = self._host_table.arrange_gradients()  # these may be copies, which must live until the launch
         self._update_table(grads)
         given = self._find_numbers()
@@ -129,8 +126,6 @@ class GpuEngine:
                 self._launch_kernels(names, given)
         else:
             self._launch_kernels(names, given)
-        if self._gaps:
-            self._gaps.write()
 
     def _find_numbers(self) -> _OnDevice:
         option, scaling = self.block.options.lr, self.block.scaling
