@@ -241,9 +241,12 @@ def _pool(arguments: argparse.Namespace) -> Pool:
 
 def _check_devices(devices: list[str]) -> None:
     """Refuse here what would fail in every batch."""
-    import torch  # which listing, status and reports do without
+    checked = [device for device in devices if device != "cpu"]
+    if not checked:
+        return
+    import torch  # which the coordinator of a run on the CPU does without
 
-    for device in devices:
+    for device in checked:
         try:
             torch.zeros(1, device=device)
         except (RuntimeError, AssertionError) as error:

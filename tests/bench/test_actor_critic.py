@@ -299,10 +299,10 @@ def test_traced_targets_of_fresh_steps_are_discounted_returns():
     ],
 )
 def test_it_learns(choices):
-    found = learner(Choices(hidden=(32, 32), batches=30, replay=2000, lr=3e-3, **choices), (0, 1, 2))
-    worlds = [environments.Swing() for _ in range(3)]
-    returns = np.stack([(episode(found, worlds, [n, n + 1, n + 2], True), found.learn())[0] for n in range(100)])
-    assert (returns[-15:].mean(0) > returns[:15].mean(0) + 5.0).all(), (returns[:15].mean(0), returns[-15:].mean(0))
+    found = learner(Choices(hidden=(32, 32), batches=30, replay=2000, lr=5e-3, **choices), (0, 1))
+    worlds = [environments.Swing() for _ in range(2)]
+    returns = np.stack([(episode(found, worlds, [n, n + 1], True), found.learn())[0] for n in range(50)])
+    assert (returns[-10:].mean(0) > returns[:10].mean(0) + 5.0).all(), (returns[:10].mean(0), returns[-10:].mean(0))
 
 
 def test_actions_are_clipped_for_the_environment_alone():

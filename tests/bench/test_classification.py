@@ -5,7 +5,6 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from bench_command import command
 from recorded import tried
 
 from adaterm_bench.datasets import cifar
@@ -286,17 +285,17 @@ def test_methods_with_one_seed_see_the_same_labels():
         assert len({it["labels"] for it in seen}) == 1
 
 
-def test_it_runs_and_reports(tmp_path):
-    words = ["--preset", "smoke", "--methods", "Adam,AdaTerm,t-Adam", "--seeds", 2, "--workers", 2, "--out", tmp_path]
-    code, text = command("run", "classification", *words)
+def test_it_runs_and_reports(main, tmp_path):
+    words = ["--preset", "smoke", "--methods", "Adam,AdaTerm,t-Adam", "--seeds", 1, "--workers", 0, "--out", tmp_path]
+    code, text = main("run", "classification", *words, "--labels", "10 %,0 %")
     assert code == 0, text
-    assert command("report", tmp_path)[0] == 0
+    assert main("report", tmp_path)[0] == 0
     page = (tmp_path / "report/report.md").read_text()
     assert "72.05 ± 0.43" in page
     assert "With 10 % wrong labels, AdaTerm is more accurate than t-Adam." in page
 
 
-def test_without_data_the_error_says_where_to_get_it(tmp_path, monkeypatch):
+def test_without_data_the_error_says_where_to_get_it(main, tmp_path, monkeypatch):
     monkeypatch.delenv(cifar.VARIABLE, raising=False)
-    code, text = command("run", "classification", "--preset", "quick", "--out", tmp_path)
+    code, text = main("run", "classification", "--preset", "quick", "--out", tmp_path)
     assert (code, cifar.VARIABLE in text, "Traceback" in text) == (2, True, False), text

@@ -1,6 +1,7 @@
 """Trials that run as one batch are what they would be alone, with the real optimizers."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -105,10 +106,11 @@ def test_batch_sizes_have_trials_of_their_own():
     assert all(np.isfinite(outcome["error"]) for outcome in study.run(small, "cpu", quiet))
 
 
-def test_an_optimizer_of_ones_own(monkeypatch):
-    monkeypatch.setattr(methods, "_REGISTERED", dict(methods._REGISTERED))
+def test_an_optimizer_of_ones_own(request):
     methods.register("SGD", lambda params, lr: torch.optim.SGD(params, lr), elementwise=True)
     methods.register("SGD one by one", lambda params, lr: torch.optim.SGD(params, lr))
+    for name in ("SGD", "SGD one by one"):
+        request.addfinalizer(partial(methods.unregister, name))
     ends = []
     for method in ("SGD", "SGD one by one"):
         trials = replace(SMOKE, functions=("McCormick",)).trials([method])

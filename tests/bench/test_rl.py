@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from adaterm_bench.core import scratch
 from adaterm_bench.core.trial import Result
@@ -141,36 +143,37 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, va
 
 
 KILLED = """
-import json, os, signal, sys
-from adaterm_bench.core import scratch
-from adaterm_bench.experiments.rl import experiment as rl
-rl.EVERY = 0.0
-end, out, task = float(sys.argv[1]), sys.argv[2], sys.argv[3]
-settings = rl.Reinforcement(
-    tasks=(task,), variants=("tuned",), episodes=5, checks=1, test_episodes=1, batches=4, hidden=(16,), seeds=2
-)
+import os, signal, sys
+from test_rl import run_saving
 def progress(fraction):
-    if fraction > end:
+    if fraction > 0.5:
         os.kill(os.getpid(), signal.SIGKILL)
-with scratch.using(out, "batch"):
-    found = settings.run(settings.trials(["AdaTerm"]), "cpu", progress)
-print(json.dumps([[it["returns"], it["test_returns"], it["steps"]] for it in found]))
+run_saving(sys.argv[1], sys.argv[2], progress)
 """
 
 
+def run_saving(task, out, progress):
+    """Returns, test returns and steps of two trials that write a checkpoint after every episode."""
+    rl.EVERY = 0.0
+    torch.set_num_threads(1)
+    short = {"episodes": 5, "checks": 1, "test_episodes": 1, "batches": 4, "hidden": (16,), "seeds": 2}
+    settings = Reinforcement(tasks=(task,), variants=("tuned",), **short)
+    with scratch.using(out, "batch"):
+        outcomes = settings.run(settings.trials(["AdaTerm"]), "cpu", progress)
+    return [[it["returns"], it["test_returns"], it["steps"]] for it in outcomes]
+
+
 @pytest.mark.parametrize("task", ["Swing", "Ant"])
-def test_what_is_killed_goes_on_in_another_process(tmp_path, task):
+def test_what_is_killed_goes_on_in_another_process(tmp_path, task, monkeypatch):
     if task == "Ant":
         pytest.importorskip("pybullet_envs_gymnasium", reason="no simulator")
-
-    def run(end, out):
-        command = [sys.executable, "-W", "ignore", "-c", KILLED, str(end), str(tmp_path / out), task]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-    assert run(0.5, "killed").returncode == -signal.SIGKILL
-    resumed, whole = run(2.0, "killed"), run(2.0, "whole")
-    assert (resumed.returncode, whole.returncode) == (0, 0), resumed.stderr + whole.stderr
-    assert resumed.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
+    monkeypatch.setattr(rl, "EVERY", rl.EVERY)  # restored when the test ends
+    code = [sys.executable, "-W", "ignore", "-c", KILLED, task, str(tmp_path / "killed")]
+    killed = subprocess.run(code, capture_output=True, text=True, timeout=300, check=False, cwd=Path(__file__).parent)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert list((tmp_path / "killed/checkpoints").iterdir())
+    resumed, whole = (run_saving(task, str(tmp_path / out), lambda fraction: None) for out in ("killed", "whole"))
+    assert resumed == whole
 
 
 @pytest.mark.parametrize("task", ["Swing", "Hopper"])
