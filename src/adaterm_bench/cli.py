@@ -16,18 +16,18 @@ from typing import Any, NoReturn
 import adaterm_bench
 from adaterm_bench.core import registry, status
 from adaterm_bench.core.coordinator import Pool, carry_out
-from adaterm_bench.core.flags import UsageError, add_flags, build, given
+from adaterm_bench.core.flags import UsageError, add_flags, build_experiment, read_seeds, read_settings
 from adaterm_bench.core.lock import hold_lock
 from adaterm_bench.core.progress import Display
 from adaterm_bench.core.provenance import find_commit
 from adaterm_bench.core.registry import Entry, NotFoundError, suggest
 from adaterm_bench.core.runners import local, ray
 from adaterm_bench.core.store import Store, StoreError
-from adaterm_bench.core.trial import Result, parse_seeds
+from adaterm_bench.core.trial import Result
 from adaterm_bench.core.work import Order
 from adaterm_bench.datasets.data import DataError
 from adaterm_bench.datasets.environments import MissingSimulatorError
-from adaterm_bench.reporting.sections import sections
+from adaterm_bench.reporting.sections import make_sections
 
 PRESETS = ("smoke", "quick", "paper")
 
@@ -57,7 +57,7 @@ def _command(words: list[str]) -> int:
     listing.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="a name, a .py file or a module")
     listing.set_defaults(act=_list)
     # The experiments come first, for they decide which flags there are.
-    leading = words[1 : next((i for i, it in enumerate(words) if it.startswith("-")), None)]
+    leading = words[1 : next((i for i, word in enumerate(words) if word.startswith("-")), None)]
     if words[:1] == ["run"] and words[1:] and not leading and not {"-h", "--help"} & set(words):
         raise UsageError("Name the experiments before the options: adaterm-bench run EXPERIMENT... --preset quick")
     chosen = registry.choose(leading) if words[:1] == ["run"] else []
@@ -78,9 +78,9 @@ def _command(words: list[str]) -> int:
     packing.set_defaults(act=_pack)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        options = [it for action in running._actions for it in action.option_strings]
-        known = suggest(unknown[0].partition("=")[0], options) if words[0] == "run" else "See --help."
-        raise UsageError(f"Unknown here: {' '.join(unknown)}. {known}")
+        options = [option for action in running._actions for option in action.option_strings]
+        hint = suggest(unknown[0].partition("=")[0], options) if words[0] == "run" else "See --help."
+        raise UsageError(f"Unknown here: {' '.join(unknown)}. {hint}")
     code: int = arguments.act(arguments)
     return code
 
@@ -151,7 +151,7 @@ def _run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) -
                 order.experiment.prepare()
         for order in orders:
             kind = order.experiment
-            kind.check([it for it in store.results(kind.name) if it.trial.version == kind.version])
+            kind.check([result for result in store.results(kind.name) if result.trial.version == kind.version])
         pool = _pool(arguments) if batches else None
         for order in orders:  # only now: what cannot run is not kept as wanted
             store.plan(order.plan())
@@ -179,22 +179,20 @@ def _run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) -
 def _orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Order]:
     methods = [word for words in arguments.methods or [] for word in words.split(",")]
     plugins, added = _plugged(arguments.plugins)
-    known = [*dict.fromkeys(method for entry in chosen for method in entry.experiment.methods), *added]
+    available = [*dict.fromkeys(method for entry in chosen for method in entry.experiment.methods), *added]
     for method in methods:
-        if method not in known:
+        if method not in available:
             hint = "" if arguments.plugins else " A method of your own needs --with FILE."
-            raise UsageError(f"No method {method!r}. {suggest(method, known)}{hint}")
-    seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
-    if seeds == []:
-        raise UsageError(f"--seeds {arguments.seeds} means none: give a number above 0, or a list or range such as 3-7")
+            raise UsageError(f"No method {method!r}. {suggest(method, available)}{hint}")
+    seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)
     orders = []
     for entry in chosen:
-        experiment, label = build(entry.experiment, arguments.preset, given(arguments))
+        experiment, label = build_experiment(entry.experiment, arguments.preset, read_settings(arguments))
         if seeds is not None:
             experiment = replace(experiment, seeds=len(seeds))
-        available = dict.fromkeys([*experiment.methods, *(added if experiment.takes_methods else ())])
-        chosen_methods = [method for method in dict.fromkeys(methods or available) if method in available]
-        orders.append(Order(entry.source, experiment, chosen_methods, seeds, label, plugins))
+        possible = dict.fromkeys([*experiment.methods, *(added if experiment.takes_methods else ())])
+        selected = [method for method in dict.fromkeys(methods or possible) if method in possible]
+        orders.append(Order(entry.source, experiment, selected, seeds, label, plugins))
         if not orders[-1].trials:
             raise UsageError(f"{experiment.name} has no trials with these methods and settings.")
     return orders
@@ -211,14 +209,6 @@ def _plugged(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
     return sources, [name for name in methods.list_methods() if name not in before]
 
 
-def _seeds(text: str) -> list[int]:
-    """A number n means 0 to n-1; else a list of numbers and ranges."""
-    try:
-        return list(range(int(text))) if text.isdigit() else parse_seeds(text)
-    except ValueError:
-        raise UsageError(f"--seeds {text}: give a number, or a list or range such as 1,5 or 3-7") from None
-
-
 def _pool(arguments: argparse.Namespace) -> Pool:
     if arguments.workers is not None and arguments.workers < 0:
         raise UsageError(f"--workers {arguments.workers}: this must be 0, for none but this process, or more")
@@ -228,7 +218,7 @@ def _pool(arguments: argparse.Namespace) -> Pool:
         raise UsageError(f"--minutes {arguments.minutes}: this must be 0 or more")
     devices = arguments.device.split(",")
     on_gpu = devices[0].startswith("cuda")
-    workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.cores()
+    workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.count_cores()
     if arguments.runner == "ray":
         if arguments.ray_cpus <= 0:
             raise UsageError(f"--ray-cpus {arguments.ray_cpus}: this must be more than 0")
@@ -266,7 +256,7 @@ def _opened(folder: Path) -> Store:
 
 def _status(arguments: argparse.Namespace) -> int:
     store = _opened(arguments.folder)
-    print("\n".join(status.describe(store)))
+    print("\n".join(status.describe_store(store)))
     for line in store.corrupt:
         print(line, file=sys.stderr)
     return 0
@@ -294,13 +284,13 @@ def _report(arguments: argparse.Namespace) -> int:
     from adaterm_bench.reporting.report import write  # needs what the other commands do not
 
     store = _opened(arguments.folder)
-    shown, complaints = sections(store)
+    parts, complaints = make_sections(store)
     for line in (*store.corrupt, *complaints):
         print(line, file=sys.stderr)
-    if not shown:
+    if not parts:
         raise UsageError(f"{arguments.folder} has no results {'that can be shown' if complaints else 'yet'}.")
-    results = {result.trial.key: result for _, own in shown for result in own}
+    results = {result.trial.key: result for _, shown in parts for result in shown}
     folder = arguments.out or arguments.folder / "report"
-    for path in write([section for section, _ in shown], list(results.values()), folder, arguments.single_file):
+    for path in write([section for section, _ in parts], list(results.values()), folder, arguments.single_file):
         print(path)
     return 1 if complaints else 0

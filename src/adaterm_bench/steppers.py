@@ -106,7 +106,7 @@ class RuleStepper:
 
     def state(self) -> list[Tensor]:
         """The tensors that a step changes, beside the parameters."""
-        scalars = [values for each in self.scalars for values in each.values()]
+        scalars = [values for scalars_of_tensor in self.scalars for values in scalars_of_tensor.values()]
         return [self.count, self.dofs, *self.means, *self.scales, *scalars]
 
 

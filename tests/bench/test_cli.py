@@ -9,11 +9,10 @@ from typing import Literal
 import pytest
 from bench_command import TOY, Bench
 
-from adaterm_bench import cli
 from adaterm_bench.core import progress, scratch
 from adaterm_bench.core.coordinator import Event, carry_out
-from adaterm_bench.core.flags import parsed
-from adaterm_bench.core.progress import Display, duration
+from adaterm_bench.core.flags import parse_value, read_seeds
+from adaterm_bench.core.progress import Display, format_duration
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Trial
 from adaterm_bench.core.work import Attempt, Batch
@@ -83,7 +82,7 @@ def test_an_error_says_what_there_is(main, words, says):
     ("text", "seeds"), [("3", [0, 1, 2]), ("3-5", [3, 4, 5]), ("7,1", [1, 7]), ("0,2-3", [0, 2, 3]), ("4-4", [4])]
 )
 def test_seeds(text, seeds):
-    assert cli._seeds(text) == seeds
+    assert read_seeds(text) == seeds
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_seeds(text, seeds):
     ],
 )
 def test_text_becomes_what_a_setting_is(hint, text, value):
-    found = parsed(hint, text)
+    found = parse_value(hint, text)
     assert found == value
     assert type(found) is type(value)
 
@@ -187,7 +186,7 @@ def test_progress_is_plain_lines_elsewhere(monkeypatch):
 def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
     """A trial that goes on from a half, and has three quarters after 10 s, needs 10 s more."""
     batch = Batch("toy", "toy", {}, [Trial("toy", 1, {}, {}, "Adam", 0)], {}, out=str(tmp_path))
-    with scratch.using(batch.out, batch.key):
+    with scratch.use_folder(batch.out, batch.key):
         scratch.save({})
     now, news = [0.0], [Event(batch), Event(batch, 0.5), Event(batch, 0.75)]
 
@@ -208,11 +207,17 @@ def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
     stream = io.StringIO()
     carry_out([batch], Pool(), Store(tmp_path), Display(1, 0, stream), 0)
     assert "0/1 trials done, 1 running, about 10 s left" in stream.getvalue()
-    assert not scratch.left(batch.out, batch.key)
+    assert not scratch.has_checkpoint(batch.out, batch.key)
 
 
 def test_durations():
-    assert [duration(it) for it in (0.4, 59, 61, 7200, 90_000)] == ["0 s", "59 s", "1 min 1 s", "2 h 0 min", "1 d 1 h"]
+    assert [format_duration(it) for it in (0.4, 59, 61, 7200, 90_000)] == [
+        "0 s",
+        "59 s",
+        "1 min 1 s",
+        "2 h 0 min",
+        "1 d 1 h",
+    ]
 
 
 def test_a_name_that_a_setting_does_not_know(main):

@@ -13,7 +13,7 @@ import adaterm
 from adaterm_bench.core.trial import Result
 from adaterm_bench.experiments.regret.bounds import Run, corollary, theorem, trivial
 from adaterm_bench.experiments.regret.experiment import AMSGRAD, Regret
-from adaterm_bench.experiments.regret.problems import PROBLEMS, Losses, log_spaced, pieces
+from adaterm_bench.experiments.regret.problems import PROBLEMS, Losses, cut_steps, space_evenly
 from adaterm_bench.experiments.regret.report import exponent
 from adaterm_bench.methods import PAPER_METHODS, make_rule
 
@@ -115,11 +115,11 @@ def test_best_point_is_clipped_to_the_box():
 
 
 def test_every_step_is_in_one_piece():
-    cut = list(pieces([1, 4, 20], 6))
+    cut = list(cut_steps([1, 4, 20], 6))
     steps = [first + index for first, count, _ in cut for index in range(count)]
     assert steps == list(range(1, 21))
     assert [first + count - 1 for first, count, marked in cut if marked] == [1, 4, 20]
-    assert log_spaced(1000, 4) == [1, 10, 100, 1000]
+    assert space_evenly(1000, 4) == [1, 10, 100, 1000]
 
 
 def test_adaterm_and_adam_stay_at_the_worst_end_and_the_others_do_not():

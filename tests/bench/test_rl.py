@@ -18,7 +18,7 @@ from adaterm_bench.datasets.data import DataError
 from adaterm_bench.datasets.environments import MissingSimulatorError
 from adaterm_bench.experiments.rl import experiment as rl
 from adaterm_bench.experiments.rl.experiment import Reinforcement
-from adaterm_bench.reporting.text import number
+from adaterm_bench.reporting.text import format_number
 
 
 def test_the_report_has_tables_curves_and_claims():
@@ -82,10 +82,10 @@ def test_the_speed_tells_trials_that_shared_a_core_from_those_that_did_not():
     ]
     speed = settings.section(results).tables[-1]
     assert speed.title == "Speed"
-    hours = [number(it * 2000 / 3600) for it in (1, 144, 72)]
+    hours = [format_number(it * 2000 / 3600) for it in (1, 144, 72)]
     assert speed.rows[0] == ["Swing, specified", "1", "500", "128", *hours]
-    hours = [number(it * 1000 / 3600) for it in (1, 144, 72)]
-    assert speed.rows[1] == ["Swing, specified", "3", number(1000), "256", *hours]
+    hours = [format_number(it * 1000 / 3600) for it in (1, 144, 72)]
+    assert speed.rows[1] == ["Swing, specified", "3", format_number(1000), "256", *hours]
     assert "too low" in speed.note
     assert "too low" not in settings.section(results[:3]).tables[-1].note
 
@@ -126,11 +126,11 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, va
         if fraction > 0.6:
             raise KeyboardInterrupt
 
-    with scratch.using(str(tmp_path), "batch"):
+    with scratch.use_folder(str(tmp_path), "batch"):
         with pytest.raises(KeyboardInterrupt):
             settings.run(trials, "cpu", interrupt)
-        assert len(scratch.saved()["returns"]) == 3
-        busy = scratch.saved()["busy"]
+        assert len(scratch.load()["returns"]) == 3
+        busy = scratch.load()["busy"]
         resumed = settings.run(trials, "cpu", lambda fraction: None)
     for left, right in zip(whole, resumed, strict=True):
         assert left["measured"].pop("seconds") > 0.0
@@ -158,7 +158,7 @@ def run_saving(task, out, progress):
     torch.set_num_threads(1)
     short = {"episodes": 5, "checks": 1, "test_episodes": 1, "batches": 4, "hidden": (16,), "seeds": 2}
     settings = Reinforcement(tasks=(task,), variants=("tuned",), **short)
-    with scratch.using(out, "batch"):
+    with scratch.use_folder(out, "batch"):
         outcomes = settings.run(settings.trials(["AdaTerm"]), "cpu", progress)
     return [[it["returns"], it["test_returns"], it["steps"]] for it in outcomes]
 
@@ -200,17 +200,17 @@ def test_the_specified_variant_is_that_of_the_paper_and_our_page():
 
 
 def test_a_broken_checkpoint_counts_as_none(tmp_path):
-    with scratch.using(str(tmp_path), "batch"):
+    with scratch.use_folder(str(tmp_path), "batch"):
         scratch.save({"returns": [1.0]})
         (tmp_path / "checkpoints" / "batch.pt").write_bytes(b"nothing")
-        assert scratch.saved() is None
+        assert scratch.load() is None
 
 
 def test_a_checkpoint_that_does_not_fit_is_named(tmp_path):
     settings = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=1)
     order = Order("adaterm_bench.experiments.rl.experiment", settings, ["Adam"], None, "smoke")
     (batch,) = order.batches((), {}, str(tmp_path))
-    with scratch.using(str(tmp_path), batch.key):
+    with scratch.use_folder(str(tmp_path), batch.key):
         scratch.save({"learner": {}, "returns": [], "looks": []})
     assert f"checkpoints/{batch.key}.pt; delete that" in attempt(batch, "cpu", lambda fraction: None).error
     scratch.forget(str(tmp_path), batch.key)

@@ -132,7 +132,7 @@ def test_trend():
 
 def test_ranks_share_ties():
     values = np.array([3.0, 1.0, 3.0, inf, inf, -inf])
-    np.testing.assert_array_equal(statistics._ranks(values) + 1.0, stats.rankdata(values))
+    np.testing.assert_array_equal(statistics.rank_values(values) + 1.0, stats.rankdata(values))
 
 
 @pytest.mark.parametrize("count", [10, 24])

@@ -47,8 +47,8 @@ class Times:
 
     def __init__(self, results: Iterable[Result]) -> None:
         self.longest: dict[tuple[str, str], float] = {}
-        for it in results:
-            self.add(it.trial, it.provenance["seconds"])
+        for result in results:
+            self.add(result.trial, result.provenance["seconds"])
 
     def add(self, trial: Trial, seconds: float) -> None:
         """A batch with this trial took so long."""
@@ -58,7 +58,7 @@ class Times:
     def due(self, batch: Batch) -> float:
         """The longest time of this condition and these settings; if there is none, of the experiment; else nothing."""
         kind = self._kind(batch.trials[0])
-        others = (it for (name, _), it in self.longest.items() if name == kind[0])
+        others = (each for (name, _), each in self.longest.items() if name == kind[0])
         return self.longest[kind] if kind in self.longest else max(others, default=0.0)
 
     def _kind(self, trial: Trial) -> tuple[str, str]:
@@ -77,12 +77,12 @@ def carry_out(
     end = time.monotonic() + seconds
     waiting, taken = deque(batches), set[str]()
     fractions: dict[str, float] = {}  # of the batches that have begun
-    resumed = {batch.key for batch in batches if scratch.left(batch.out, batch.key)}
+    resumed = {batch.key for batch in batches if scratch.has_checkpoint(batch.out, batch.key)}
     failed, losses = Counter[str](), Counter[str]()
     sizes = {batch.key: len(batch.trials) for batch in batches}
 
     def next_one() -> Batch | None:
-        return next((it for it in waiting if time.monotonic() + times.due(it) < end), None)
+        return next((batch for batch in waiting if time.monotonic() + times.due(batch) < end), None)
 
     try:
         while taken or next_one():

@@ -17,7 +17,7 @@ _FOLDER: ContextVar[tuple[Path, str] | None] = ContextVar("folder", default=None
 
 
 @contextmanager
-def using(out: str, batch: str) -> Iterator[None]:
+def use_folder(out: str, batch: str) -> Iterator[None]:
     """Inside, `save` and `keep` write into a results directory; without one they do nothing."""
     token = _FOLDER.set((Path(out), batch) if out else None)
     try:
@@ -36,7 +36,7 @@ def save(state: Any) -> None:
         write_whole(file, content.getvalue())
 
 
-def saved() -> Any:
+def load() -> Any:
     """What was kept last of the batch that runs, or None; a file that is broken counts as none, and is set aside."""
     import torch
 
@@ -61,7 +61,7 @@ def keep(name: str, content: bytes) -> None:
         write_whole(place[0] / "kept" / name, content)
 
 
-def left(out: str, batch: str) -> bool:
+def has_checkpoint(out: str, batch: str) -> bool:
     """Whether an earlier run has left something to go on from."""
     return bool(out) and _path(Path(out), batch).is_file()
 

@@ -92,13 +92,13 @@ def _quiet() -> Iterator[None]:
     """Without what PyBullet prints from C, on either stream, and gymnasium's advice on the age of its environments."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        kept = [os.dup(number) for number in (1, 2)]
+        saved = [os.dup(number) for number in (1, 2)]
         with open(os.devnull, "w") as nowhere:
             for number in (1, 2):
                 os.dup2(nowhere.fileno(), number)
             try:
                 yield
             finally:
-                for number, old in zip((1, 2), kept, strict=True):
+                for number, old in zip((1, 2), saved, strict=True):
                     os.dup2(old, number)
                     os.close(old)

@@ -47,7 +47,7 @@ class ResNet18(nn.Module):
         return out
 
 
-def seeded(seed: int, classes: int, width: int) -> ResNet18:
+def make_network(seed: int, classes: int, width: int) -> ResNet18:
     """A network whose initial weights the seed decides, whatever else was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -80,11 +80,11 @@ def wilson(share: float, count: int, level: float = 0.95) -> Interval:
 
 def student(values: Values) -> Interval:
     """The mean of two or three values, and Student's interval of it at the level 0.95; of others there is none."""
-    seeds, found = len(values), float(np.mean(values)) if len(values) else nan
+    seeds, mean = len(values), float(np.mean(values)) if len(values) else nan
     if not 2 <= seeds <= FEW or not np.isfinite(values).all():
-        return Interval(found, -inf, inf, seeds)
+        return Interval(mean, -inf, inf, seeds)
     half = float(stdtrit(seeds - 1, 0.975)) * float(np.std(values, ddof=1)) / sqrt(seeds)
-    return Interval(found, found - half, found + half, seeds)
+    return Interval(mean, mean - half, mean + half, seeds)
 
 
 def too_few(seeds: int, level: float) -> bool:

@@ -3,10 +3,10 @@
 import re
 
 from adaterm_bench.core.section import Claim, Section, Table
-from adaterm_bench.reporting.text import headline, measured_text
+from adaterm_bench.reporting.text import describe_measurement, summarise
 
 
-def page(sections: list[Section], names: list[list[str]], origin: Section) -> str:
+def render_page(sections: list[Section], names: list[list[str]], origin: Section) -> str:
     """The whole page; names are the paths of the figures' files, in the order of the sections' figures."""
     parts = ["# Results of the experiments", *_summary(sections)]
     for section, figures in zip([*sections, origin], [*names, []], strict=True):
@@ -15,19 +15,19 @@ def page(sections: list[Section], names: list[list[str]], origin: Section) -> st
 
 
 def _summary(sections: list[Section]) -> list[str]:
-    if not any(it.claims for it in sections):
-        return [headline(sections)]
+    if not any(section.claims for section in sections):
+        return [summarise(sections)]
     rows = [
-        [f"**{claim.verdict}**", _plain(claim.text), _plain(section.title), _plain(measured_text(claim))]
+        [f"**{claim.verdict}**", _plain(claim.text), _plain(section.title), _plain(describe_measurement(claim))]
         for section in sections
         for claim in section.claims
     ]
-    return [headline(sections), _rows(["Verdict", "Claim", "Experiment", "Measured (interval)"], rows)]
+    return [summarise(sections), _rows(["Verdict", "Claim", "Experiment", "Measured (interval)"], rows)]
 
 
 def _section(section: Section, figures: list[str]) -> list[str]:
     parts = [f"## {_plain(section.title)}"]
-    parts += [_paragraph(it) for it in re.split(r"\n\s*\n", section.text.strip()) if it]
+    parts += [_paragraph(paragraph) for paragraph in re.split(r"\n\s*\n", section.text.strip()) if paragraph]
     parts += ["\n".join(map(_claim, section.claims))] if section.claims else []
     for table in section.tables:
         parts += _table(table)
@@ -39,19 +39,19 @@ def _section(section: Section, figures: list[str]) -> list[str]:
 
 def _claim(claim: Claim) -> str:
     note = f" {_plain(claim.note)}" if claim.note else ""
-    return f"- **{claim.verdict}**: {_plain(claim.text)} {_plain(measured_text(claim))}{note}"
+    return f"- **{claim.verdict}**: {_plain(claim.text)} {_plain(describe_measurement(claim))}{note}"
 
 
 def _table(table: Table) -> list[str]:
     width = len(table.columns)
-    rows = [[_plain(it) for it in (*row, *[""] * width)][:width] for row in table.rows]
-    body = _rows([_plain(it) for it in table.columns], rows) if width and rows else "No rows yet."
+    rows = [[_plain(cell) for cell in (*row, *[""] * width)][:width] for row in table.rows]
+    body = _rows([_plain(column) for column in table.columns], rows) if width and rows else "No rows yet."
     return [f"### {_plain(table.title)}", body, *([_paragraph(table.note)] if table.note else [])]
 
 
 def _rows(columns: list[str], rows: list[list[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(it)} |" for it in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _paragraph(text: str) -> str:

@@ -64,15 +64,15 @@ def quartiles(values: ArrayLike, better: Better = "lower") -> tuple[Values, Valu
         nothing = np.full(ordered.shape[:-1], nan)
         return nothing, nothing, nothing
     last = ordered.shape[-1] - 1
-    found = []
+    bounds = []
     for share in (0.25, 0.5, 0.75):
         place = share * last
         below, above = ordered[..., int(place)], ordered[..., min(int(place) + 1, last)]
         # Where nothing lies between two neighbours nothing is added: infinity minus infinity has no value.
         gap = np.subtract(above, below, out=np.zeros_like(below), where=below != above)
         part = place - int(place)
-        found.append(below + part * gap if part else below)
-    return found[0], found[1], found[2]
+        bounds.append(below + part * gap if part else below)
+    return bounds[0], bounds[1], bounds[2]
 
 
 def bootstrap_interval(
@@ -174,12 +174,12 @@ def a_a_check(
     random = generator or np.random.default_rng(0)
     fewer = Bootstrap(resamples=2_000, generator=random)
     judge = compare or (lambda first, second: paired_difference(first, second, bootstrap=fewer))
-    found = 0
+    differing = 0
     for _ in range(draws):
         first, second = array[random.integers(0, array.size, (2, array.size))]
         interval = judge(first, second)
-        found += interval.low > null or interval.high < null
-    return wilson(found / draws, draws)
+        differing += interval.low > null or interval.high < null
+    return wilson(differing / draws, draws)
 
 
 def diverged(values: ArrayLike) -> int:
@@ -195,7 +195,7 @@ def with_worst(values: ArrayLike, better: Better = "lower") -> Values:
 
 def differences(first: ArrayLike, second: ArrayLike, better: Better = "lower") -> Values:
     """First minus second for each seed; two diverged runs do not differ."""
-    left, right = (with_worst(it, better) for it in _same_seeds(first, second))
+    left, right = (with_worst(side, better) for side in _same_seeds(first, second))
     return np.subtract(left, right, out=np.zeros_like(left), where=left != right)
 
 
@@ -206,7 +206,7 @@ def _same_seeds(first: ArrayLike, second: ArrayLike) -> tuple[Values, Values]:
     return left, right
 
 
-def _ranks(values: Values) -> Values:
+def rank_values(values: Values) -> Values:
     """Ranks along the first axis, ties with the mean of theirs."""
     below = np.sum(values[None] < values[:, None], axis=1)
     equal = np.sum(values[None] == values[:, None], axis=1)
@@ -219,9 +219,9 @@ def _slope(levels: Values, values: Values) -> Values:
 
 
 def _spearman(levels: Values, values: Values) -> Values:
-    x, y = _ranks(levels), _ranks(values)
+    x, y = rank_values(levels), rank_values(values)
     x, y = x - x.mean(), y - y.mean(axis=0)
     size = np.sqrt(np.sum(x**2) * np.sum(y**2, axis=0))
     product = np.tensordot(x, y, axes=1)
-    found = np.divide(product, size, out=np.zeros_like(product), where=size > 0.0)
-    return np.where(np.isnan(values).any(axis=0), nan, found)
+    correlation = np.divide(product, size, out=np.zeros_like(product), where=size > 0.0)
+    return np.where(np.isnan(values).any(axis=0), nan, correlation)

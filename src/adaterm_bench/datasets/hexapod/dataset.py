@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from adaterm_bench.core.files import write_whole
 from adaterm_bench.core.provenance import find_commit, find_versions
 from adaterm_bench.datasets.data import DataError, fingerprint
-from adaterm_bench.datasets.hexapod.gait import RANGES, draw
+from adaterm_bench.datasets.hexapod.gait import RANGES, draw_walk
 from adaterm_bench.datasets.hexapod.robot import TIMESTEP
 from adaterm_bench.datasets.hexapod.simulation import COLUMNS, NOISE, RATE, SETTLING, STEPS, TICK, Recording, simulate
-from adaterm_bench.datasets.hexapod.walking import summary
+from adaterm_bench.datasets.hexapod.walking import summarise
 
 FILE, DESCRIPTION = "hexapod.npy.gz", "hexapod.json"
 COUNTS = (150, 25, 25)
@@ -52,7 +52,7 @@ def generate(
         recorded = []
         for number in range(count):
             draws = np.random.default_rng([seed, kind, number])
-            recorded.append(simulate(draw(draws), draws))
+            recorded.append(simulate(draw_walk(draws), draws))
             progress(sum(counts[:kind]) + number + 1)
         kinds.append(Recording(*(np.stack(field) for field in zip(*recorded, strict=True))))
     return Dataset(*kinds)
@@ -70,7 +70,7 @@ def save(dataset: Dataset, folder: Path, seed: int) -> None:
     write_whole(folder / DESCRIPTION, (json.dumps(_describe(dataset, seed, content), indent=1) + "\n").encode())
 
 
-def states(dataset: Dataset) -> list[NDArray[np.float32]]:
+def list_states(dataset: Dataset) -> list[NDArray[np.float32]]:
     """What is predicted, of each kind: the angles as measured, and those that the servos are told next."""
     return [np.concatenate([kind.angles, kind.references], 2) for kind in dataset]
 
@@ -103,11 +103,11 @@ def _describe(dataset: Dataset, seed: int, content: bytes) -> dict[str, Any]:
         "seconds_before_recording": SETTLING,
         "timestep": TIMESTEP,
         "sensor_noise": {"standard_deviation": NOISE, "resolution": TICK},
-        "ranges": {name: it._asdict() for name, it in RANGES.items()},
-        "walking": {name: summary(kind) for name, kind in dataset._asdict().items()},
+        "ranges": {name: limits._asdict() for name, limits in RANGES.items()},
+        "walking": {name: summarise(kind) for name, kind in dataset._asdict().items()},
         "commit": find_commit(),
         "versions": {name: text for name, text in find_versions().items() if name in ("mujoco", "numpy")},
-        "fingerprint": fingerprint(states(dataset)),
+        "fingerprint": fingerprint(list_states(dataset)),
         "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
     }
 
@@ -121,8 +121,8 @@ def _read(file: Path) -> bytes:
 def _described(file: Path, content: bytes) -> tuple[list[int], str]:
     """How many trajectories of each kind there are, and the checksum of their file."""
     try:
-        found = json.loads(content)
-        return [int(found["trajectories"][name]) for name in Dataset._fields], str(found["file"]["sha256"])
+        description = json.loads(content)
+        return [int(description["trajectories"][name]) for name in Dataset._fields], str(description["file"]["sha256"])
     except (ValueError, TypeError, KeyError) as error:
         raise _refusal(file, f"it is damaged ({error!r})") from error
 

@@ -41,7 +41,9 @@ class Ppo(Experiment):
     }
 
     seeds: int = grid(3, "number of seeds", least=1)
-    tasks: tuple[str, ...] = grid(("Hopper", "Ant"), "what is to be learnt", tuple(it for it in TASKS if TASKS[it]))
+    tasks: tuple[str, ...] = grid(
+        ("Hopper", "Ant"), "what is to be learnt", tuple(task for task in TASKS if TASKS[task])
+    )
     clipping: tuple[str, ...] = grid(tuple(CLIPPING), "of gradients", tuple(CLIPPING))
     steps: int = setting(1_000_000, "steps in the environment", least=1)
     rollout: int = setting(2048, "steps between updates", least=64)
@@ -64,12 +66,12 @@ class Ppo(Experiment):
         One whose weights are not finite any more has no return.
         """
         (trial,) = trials
-        agent, world = self._agent(trial)
+        agent, world = self.make_agent(trial)
         begun, episodes = time.monotonic(), []
-        if (kept := scratch.saved()) is not None:
-            _restore(agent, world, kept)
-            agent.set_random_seed(trial.seed + kept["steps"])
-            begun, episodes = begun - kept["seconds"], kept["episodes"]
+        if (saved := scratch.load()) is not None:
+            restore_agent(agent, world, saved)
+            agent.set_random_seed(trial.seed + saved["steps"])
+            begun, episodes = begun - saved["seconds"], saved["episodes"]
         watch = _watch(begun, episodes, self.steps, progress)
         try:
             agent.learn(self.steps - agent.num_timesteps, callback=watch, reset_num_timesteps=False)
@@ -80,20 +82,23 @@ class Ppo(Experiment):
         seconds = round(time.monotonic() - begun, 3)
         task = environments.make(trial.condition["task"])
         numbers = range(10_000, 10_000 + self.test_episodes)
-        tests = [_tested(agent, world, task, it) if _whole(agent) else nan for it in numbers]
+        tests = [_tested(agent, world, task, number) if _whole(agent) else nan for number in numbers]
         task.close()
         return [{"return": float(np.mean(tests)), "test_returns": tests, "episodes": episodes, "seconds": seconds}]
 
-    def _agent(self, trial: Trial) -> tuple[Any, Any]:
+    def make_agent(self, trial: Trial) -> tuple[Any, Any]:
+        """An agent of a trial, and the environment it learns in."""
         sb3, monitor, vectors = _sb3()
         single = vectors.DummyVecEnv([lambda: monitor.Monitor(environments.make(trial.condition["task"]))])
         world = vectors.VecNormalize(single)
         world.seed(trial.seed)
 
         def make(params: Any, lr: float) -> torch.optim.Optimizer:
-            own = list(params)
+            parameters = list(params)
             return (
-                torch.optim.Adam(own, lr, eps=1e-5) if trial.method == "Adam" else make_optimizer(trial.method, own, lr)
+                torch.optim.Adam(parameters, lr, eps=1e-5)
+                if trial.method == "Adam"
+                else make_optimizer(trial.method, parameters, lr)
             )
 
         agent = sb3.PPO(
@@ -150,19 +155,23 @@ def _watch(begun: float, episodes: list[list[float]], steps: int, progress: Prog
 
 
 def _state(agent: Any, world: Any) -> dict[str, Any]:
-    moments = [[torch.as_tensor(np.asarray(part)) for part in (it.mean, it.var, it.count)] for it in _moments(world)]
+    moments = [
+        [torch.as_tensor(np.asarray(part)) for part in (moments_of.mean, moments_of.var, moments_of.count)]
+        for moments_of in _moments(world)
+    ]
     return {"parameters": agent.get_parameters(), "moments": moments, "steps": agent.num_timesteps}
 
 
-def _restore(agent: Any, world: Any, kept: dict[str, Any]) -> None:
-    agent.set_parameters(kept["parameters"])
-    agent.num_timesteps = kept["steps"]
-    for mine, values in zip(_moments(world), kept["moments"], strict=True):
-        mine.mean, mine.var, mine.count = values[0].numpy(), values[1].numpy(), float(values[2])
+def restore_agent(agent: Any, world: Any, saved: dict[str, Any]) -> None:
+    """Let the agent and its environment go on from a checkpoint."""
+    agent.set_parameters(saved["parameters"])
+    agent.num_timesteps = saved["steps"]
+    for moments, values in zip(_moments(world), saved["moments"], strict=True):
+        moments.mean, moments.var, moments.count = values[0].numpy(), values[1].numpy(), float(values[2])
 
 
 def _whole(agent: Any) -> bool:
-    return all(bool(it.isfinite().all()) for it in agent.policy.parameters())
+    return all(bool(parameter.isfinite().all()) for parameter in agent.policy.parameters())
 
 
 def _moments(world: Any) -> tuple[Any, Any]:

@@ -71,17 +71,19 @@ def exponent(times: Values, values: Values) -> Interval:
     if len(times) < 2:
         return Interval(float("nan"), -np.inf, np.inf, values.shape[-1])
     return trend(
-        np.log(times), values, kind="slope", statistic=lambda it: np.log(np.mean(it, axis=-1)), bootstrap=FEWER
+        np.log(times), values, kind="slope", statistic=lambda sample: np.log(np.mean(sample, axis=-1)), bootstrap=FEWER
     )
 
 
 def _gathered(results: list[Result]) -> Found:
     runs: Found = {}
-    keys = sorted({(it.trial.condition["problem"], it.trial.method) for it in results}, key=_place)
+    keys = sorted({(result.trial.condition["problem"], result.trial.method) for result in results}, key=_place)
     for key in keys:
-        found = [it.outcome for it in results if (it.trial.condition["problem"], it.trial.method) == key]
-        kept = {name: np.array([it[name] for it in found], dtype=np.float64).T for name in found[0]}
-        runs[key] = Runs(kept["time"][:, 0], kept)
+        outcomes = [
+            result.outcome for result in results if (result.trial.condition["problem"], result.trial.method) == key
+        ]
+        series = {name: np.array([outcome[name] for outcome in outcomes], dtype=np.float64).T for name in outcomes[0]}
+        runs[key] = Runs(series["time"][:, 0], series)
     return runs
 
 
@@ -99,7 +101,7 @@ def _place(key: tuple[str, str]) -> tuple[int, int]:
 def _axes(keys: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
     """The problems and the methods there are."""
     problems, methods = zip(*keys, strict=True)
-    return [it for it in PROBLEMS if it in problems], [it for it in METHODS if it in methods]
+    return [problem for problem in PROBLEMS if problem in problems], [method for method in METHODS if method in methods]
 
 
 def _growth_table(grown: dict[tuple[str, str], Interval]) -> Table:
@@ -158,11 +160,11 @@ def _ratios(run: Runs, above: str, below: str) -> Values:
 def _claims_on_bounds(runs: Found) -> list[Claim]:
     claims = []
     for method, name in BOUNDED.items():
-        mine = {problem: run for (problem, whose), run in runs.items() if whose == method}
-        if not mine:
+        by_problem = {problem: run for (problem, whose), run in runs.items() if whose == method}
+        if not by_problem:
             continue
-        held = np.log10(np.concatenate([_ratios(run, "bound", "regret") for run in mine.values()]))
-        told = -np.log10(np.concatenate([_ratios(run, "bound", "trivial") for run in mine.values()]))
+        held = np.log10(np.concatenate([_ratios(run, "bound", "regret") for run in by_problem.values()]))
+        margins = -np.log10(np.concatenate([_ratios(run, "bound", "trivial") for run in by_problem.values()]))
         note = "Interval: the least and the largest of all problems, seeds and times."
         claims += [
             Claim(
@@ -171,10 +173,10 @@ def _claims_on_bounds(runs: Found) -> list[Claim]:
             Claim(
                 f"{method}: the {name}'s bound says more than that the box is bounded.",
                 "log10(trivial bound / bound)",
-                *_range(told),
+                *_range(margins),
                 note=note,
             ),
-            _claim_on_terms(method, name, mine),
+            _claim_on_terms(method, name, by_problem),
         ]
     return claims
 
@@ -183,9 +185,9 @@ def _range(values: Values) -> tuple[float, float, float]:
     return float(np.median(values)), float(values.min()), float(values.max())
 
 
-def _claim_on_terms(method: str, name: str, mine: dict[str, Runs]) -> Claim:
+def _claim_on_terms(method: str, name: str, by_problem: dict[str, Runs]) -> Claim:
     """The bound grows in the end like its fastest term, which is the second, however small that is by now."""
-    fastest = _fastest([exponent(*run.late("path")) for run in mine.values()])
+    fastest = _fastest([exponent(*run.late("path")) for run in by_problem.values()])
     note = (
         "That term is at least D^2 epsilon d / (3 alpha) (T - 1)^(3/2), whatever the problem, so the bound is not "
         "O(sqrt(T)); how small a share of the bound it still is here, and how the whole bound grows, is in the table."
@@ -196,11 +198,11 @@ def _claim_on_terms(method: str, name: str, mine: dict[str, Runs]) -> Claim:
 
 def _fastest(grown: list[Interval]) -> Interval:
     """Of the exponents and of the ends of their intervals the largest; what has no exponent does not grow."""
-    known = [it for it in grown if np.isfinite(it.estimate)]
-    if not known:
+    finite = [growth for growth in grown if np.isfinite(growth.estimate)]
+    if not finite:
         return Interval(float("nan"), -np.inf, np.inf, 0)
-    estimate, low, high = (max(it[place] for it in known) for place in range(3))
-    return Interval(estimate, low, high, known[0].seeds)
+    estimate, low, high = (max(growth[place] for growth in finite) for place in range(3))
+    return Interval(estimate, low, high, finite[0].seeds)
 
 
 def _no_faster(text: str, whose: str, grown: Interval, note: str) -> Claim:
@@ -213,19 +215,19 @@ def _claims_on_growth(grown: dict[tuple[str, str], Interval]) -> list[Claim]:
     note = f"The margin of {MARGIN} is for logarithms; the exponent is that of the last {LATE}-fold of T."
     for method in BOUNDED:
         for adversarial, kind in ((False, "stochastic"), (True, "adversarial")):
-            mine = [
-                it
-                for (problem, whose), it in grown.items()
+            growths = [
+                each
+                for (problem, whose), each in grown.items()
                 if whose == method and PROBLEMS[problem].adversarial == adversarial
             ]
-            if mine:
+            if growths:
                 text = f"{method}: on {kind} problems the regret grows no faster than the square root of T."
-                claims.append(_no_faster(text, "the regret, on the worst of them", _fastest(mine), note))
-    if found := grown.get(("one in 3", "Adam")):
+                claims.append(_no_faster(text, "the regret, on the worst of them", _fastest(growths), note))
+    if growth := grown.get(("one in 3", "Adam")):
         text = "Adam's regret on its counter-example grows faster than the square root of T (Reddi et al.)."
         check = "A check of the set-up."
-        claims.append(Claim(text, "growth exponent of the regret", *found[:3], bound=0.5 + MARGIN, note=check))
-    if found := grown.get(("one in 3", "AMSGrad")):
+        claims.append(Claim(text, "growth exponent of the regret", *growth[:3], bound=0.5 + MARGIN, note=check))
+    if growth := grown.get(("one in 3", "AMSGrad")):
         text = "AMSGrad's regret on Adam's counter-example grows no faster than the square root of T (Reddi et al.)."
-        claims.append(_no_faster(text, "the regret", found, "A check of the set-up."))
+        claims.append(_no_faster(text, "the regret", growth, "A check of the set-up."))
     return claims
