@@ -33,10 +33,10 @@ PRESETS = ("smoke", "quick", "paper")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 if all is done, 1 if something failed, 2 if it was asked wrongly, 130 if interrupted."""
+    """Run the command; 0 if all is done, 1 if something failed, 2 if the command was wrong, 130 if interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _command(words)
+        return _dispatch(words)
     except (DataError, MissingSimulatorError, NotFoundError, UsageError, ray.MissingError) as error:
         print(f"adaterm-bench: {error}", file=sys.stderr)
         return 2
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _command(words: list[str]) -> int:
+def _dispatch(words: list[str]) -> int:
     parser = argparse.ArgumentParser("adaterm-bench", description=adaterm_bench.__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the experiments there are")
@@ -61,9 +61,9 @@ def _command(words: list[str]) -> int:
     if words[:1] == ["run"] and words[1:] and not leading and not {"-h", "--help"} & set(words):
         raise UsageError("Name the experiments before the options: adaterm-bench run EXPERIMENT... --preset quick")
     chosen = registry.choose(leading) if words[:1] == ["run"] else []
-    running = _run_parser(commands, chosen)
+    running = _add_run_parser(commands, chosen)
     running.set_defaults(act=lambda arguments: _run(arguments, chosen, words))
-    showing = commands.add_parser("status", help="what a results directory has, and what it lacks")
+    showing = commands.add_parser("status", help="what a results directory has, and what is missing")
     showing.add_argument("folder", type=Path, metavar="DIR")
     showing.set_defaults(act=_status)
     reporting = commands.add_parser("report", help="write tables, figures and verdicts")
@@ -85,7 +85,7 @@ def _command(words: list[str]) -> int:
     return code
 
 
-def _run_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
+def _add_run_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "run",
         allow_abbrev=False,
@@ -133,7 +133,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) -> int:
-    orders = _orders(arguments, chosen)
+    orders = _make_orders(arguments, chosen)
     with hold_lock(arguments.out):
         store = Store(arguments.out)
         store.sweep()
@@ -152,7 +152,7 @@ def _run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) -
         for order in orders:
             kind = order.experiment
             kind.check([result for result in store.results(kind.name) if result.trial.version == kind.version])
-        pool = _pool(arguments) if batches else None
+        pool = _make_pool(arguments) if batches else None
         for order in orders:  # only now: what cannot run is not kept as wanted
             store.plan(order.plan())
         if pool is not None:
@@ -176,9 +176,9 @@ def _run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) -
     return 1 if failed or left else 0
 
 
-def _orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Order]:
+def _make_orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Order]:
     methods = [word for words in arguments.methods or [] for word in words.split(",")]
-    plugins, added = _plugged(arguments.plugins)
+    plugins, added = _import_plugins(arguments.plugins)
     available = [*dict.fromkeys(method for entry in chosen for method in entry.experiment.methods), *added]
     for method in methods:
         if method not in available:
@@ -198,7 +198,7 @@ def _orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Order]:
     return orders
 
 
-def _plugged(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
+def _import_plugins(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
     """The files that register methods, imported, and the names they registered."""
     if not words:
         return (), []
@@ -209,7 +209,7 @@ def _plugged(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
     return sources, [name for name in methods.list_methods() if name not in before]
 
 
-def _pool(arguments: argparse.Namespace) -> Pool:
+def _make_pool(arguments: argparse.Namespace) -> Pool:
     if arguments.workers is not None and arguments.workers < 0:
         raise UsageError(f"--workers {arguments.workers}: this must be 0, for none but this process, or more")
     if arguments.retries < 0:
@@ -248,14 +248,16 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _opened(folder: Path) -> Store:
+def _open_store(folder: Path) -> Store:
     if not (folder / "plans").is_dir():
-        raise UsageError(f"{folder} is no results directory: `adaterm-bench run EXPERIMENT --out {folder}` makes one.")
+        raise UsageError(
+            f"{folder} is not a results directory: `adaterm-bench run EXPERIMENT --out {folder}` makes one."
+        )
     return Store(folder)
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    store = _opened(arguments.folder)
+    store = _open_store(arguments.folder)
     print("\n".join(status.describe_store(store)))
     for line in store.corrupt:
         print(line, file=sys.stderr)
@@ -263,7 +265,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    store = _opened(arguments.folder)
+    store = _open_store(arguments.folder)
     experiments = {}
     for plan in store.plans():
         with suppress(ImportError, NotFoundError):  # results of what cannot be loaded here stay as they are
@@ -283,7 +285,7 @@ def _pack(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from adaterm_bench.reporting.report import write  # needs what the other commands do not
 
-    store = _opened(arguments.folder)
+    store = _open_store(arguments.folder)
     parts, complaints = make_sections(store)
     for line in (*store.corrupt, *complaints):
         print(line, file=sys.stderr)

@@ -25,7 +25,7 @@ class Stepper(Protocol):
         """The degrees of freedom of the last step, of every trial and tensor, where there are any."""
 
     def state(self) -> list[Tensor]:
-        """The tensors that a step changes, beside the parameters."""
+        """The tensors that a step changes, apart from the parameters."""
 
 
 class Step(NamedTuple):
@@ -58,7 +58,7 @@ def apply_rule(
 
 
 def initial_scalars(rule: Rule, like: Tensor) -> dict[str, Tensor]:
-    """The numbers that a rule keeps for each trial of a tensor, beside mean and scale, before the first step."""
+    """The numbers that a rule keeps for each trial of a tensor, apart from mean and scale, before the first step."""
     start = rule.initial_scalars(_measure_size(like[0].numel()))
     return {name: like.new_full((len(like),), value) for name, value in start.items()}
 
@@ -105,7 +105,7 @@ class RuleStepper:
         return self.dofs.T if self.rule.robust else None
 
     def state(self) -> list[Tensor]:
-        """The tensors that a step changes, beside the parameters."""
+        """The tensors that a step changes, apart from the parameters."""
         scalars = [values for scalars_of_tensor in self.scalars for values in scalars_of_tensor.values()]
         return [self.count, self.dofs, *self.means, *self.scales, *scalars]
 

@@ -10,7 +10,7 @@ from recorded import tried
 from adaterm_bench.datasets import cifar
 from adaterm_bench.datasets.cifar import DataError, Labelled
 from adaterm_bench.experiments.classification import experiment as classification
-from adaterm_bench.experiments.classification.experiment import Classification, Training, _drawn, objective
+from adaterm_bench.experiments.classification.experiment import Classification, Training, draw_batches, objective
 from adaterm_bench.methods import make_optimizer
 from adaterm_bench.models.resnet import ResNet18, make_network
 
@@ -89,7 +89,7 @@ def test_human_labels_of_either_form(published, form, monkeypatch):
         np.save(published.parent / "cifar100n_fine.npy", labels.astype(np.uint8))
     else:
         torch.save({"clean_label": labels, "noisy_label": labels}, published / "CIFAR-100_human.pt")
-    with pytest.raises(DataError, match=r"(npy|pt) has not the fine labels of CIFAR-100N, in their order"):
+    with pytest.raises(DataError, match=r"(npy|pt) does not have the fine labels of CIFAR-100N in their order"):
         cifar.load_human_labels(published)
     monkeypatch.setattr(cifar, "HUMAN", cifar.fingerprint(torch.from_numpy(labels)))
     assert cifar.load_human_labels(published).tolist() == labels.tolist()
@@ -187,12 +187,12 @@ def _repeated(data, times):
 
 
 def test_an_epoch_takes_every_image_at_most_once_in_an_order_of_its_own():
-    first, second = (_drawn(100, 3, 32, [7, epoch]) for epoch in (0, 1))
+    first, second = (draw_batches(100, 3, 32, [7, epoch]) for epoch in (0, 1))
     assert len(first[..., 0].unique()) == 96
     assert not torch.equal(first, second)
     assert first[..., 1:3].min() >= 0
     assert first[..., 1:3].max() <= 8
-    assert torch.equal(first, _drawn(100, 3, 32, [7, 0]))
+    assert torch.equal(first, draw_batches(100, 3, 32, [7, 0]))
 
 
 def test_it_learns_what_can_be_learnt():
@@ -240,7 +240,7 @@ def test_a_trial_is_a_loop_that_anyone_would_write(method, monkeypatch):
     padded = torch.nn.functional.pad(train.pixels.permute(0, 3, 1, 2), (4, 4, 4, 4))
     losses = []
     for epoch in range(2):
-        for batch in _drawn(96, 3, 32, [3, epoch]):
+        for batch in draw_batches(96, 3, 32, [3, epoch]):
             crops = [padded[it, :, top : top + 32, left : left + 32] for it, top, left, _ in batch.tolist()]
             pixels = torch.stack([crop.flip(2) if it[3] else crop for crop, it in zip(crops, batch, strict=True)])
             out = network((pixels.float() - centre) / scale)

@@ -67,8 +67,8 @@ def test_an_experiments_settings_are_flags_with_help(main):
         (["run", TOY, "--widths", "1,x"], "--widths 1,x: this must be a whole number"),
         (["run", TOY, "--seeds", "many"], "--seeds many: give a number"),
         (["run"], "EXPERIMENT"),
-        (["status", "nowhere"], "nowhere is no results directory"),
-        (["report", "nowhere"], "nowhere is no results directory"),
+        (["status", "nowhere"], "nowhere is not a results directory"),
+        (["report", "nowhere"], "nowhere is not a results directory"),
     ],
 )
 def test_an_error_says_what_there_is(main, words, says):
@@ -314,7 +314,7 @@ def test_the_report_shows_what_it_can(main, tmp_path):
     code, _ = main("report", "out")
     page = (tmp_path / "out/report/report.md").read_text()
     assert code == 0
-    assert "Not shown, for want of trials that the others have: RAdam, t-Adam" in page
+    assert "Not shown, because trials are missing that the others have: RAdam, t-Adam" in page
     assert "Not the usual settings, which are in brackets: samples 300 (40000)" in page
     (tmp_path / "gone.py").write_text(WHOLE_FILE)
     assert main("run", tmp_path / "gone.py", *arguments)[0] == 0

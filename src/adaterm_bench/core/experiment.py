@@ -61,7 +61,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def conditions(self) -> list[dict[str, Any]]:
-        """What varies beside method and seed."""
+        """What varies apart from method and seed."""
 
     @abstractmethod
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:

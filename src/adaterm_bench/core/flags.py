@@ -72,7 +72,7 @@ def restore_experiment(kind: type[Experiment], settings: Mapping[str, Any]) -> E
     """The experiment with settings that were kept as JSON, which has no tuples."""
     hints = get_type_hints(kind)
     return kind(
-        **{name: _tuples(each) if get_origin(hints[name]) is tuple else each for name, each in settings.items()}
+        **{name: _make_tuples(each) if get_origin(hints[name]) is tuple else each for name, each in settings.items()}
     )
 
 
@@ -115,5 +115,5 @@ def format_value(value: Any) -> str:
     return ",".join(map(format_value, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _make_tuples(value: Any) -> Any:
+    return tuple(map(_make_tuples, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""What a results directory has, and what it lacks."""
+"""What a results directory has, and what is missing."""
 
 from adaterm_bench.core.store import Store
 

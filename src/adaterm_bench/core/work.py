@@ -67,7 +67,7 @@ class Order:
             if trial.key not in done:
                 together = trial.method, self.experiment.together(trial)
                 groups.setdefault(together, {})[trial.key] = trial
-        settings = self._settings()
+        settings = self._list_settings()
         return [
             Batch(self.source, self.experiment.name, settings, list(trials.values()), origin, self.plugins, out)
             for trials in groups.values()
@@ -79,14 +79,14 @@ class Order:
             "source": self.source,
             "experiment": self.experiment.name,
             "label": self.label,
-            "settings": self._settings(),
+            "settings": self._list_settings(),
             "seeds": None if self.seeds is None else list(self.seeds),
             "methods": list(self.methods),
             "trials": group_trials(self.trials),
             "date": datetime.now(UTC).isoformat(),
         }
 
-    def _settings(self) -> dict[str, Any]:
+    def _list_settings(self) -> dict[str, Any]:
         return {field.name: getattr(self.experiment, field.name) for field in fields(self.experiment)}
 
 
@@ -105,7 +105,7 @@ def attempt(batch: Batch, device: str, progress: Progress) -> Attempt:
         outcomes = [experiment.shorten(outcome) for outcome in outcomes]
         canonical(outcomes)  # raises here, and not in the coordinator, if it is not plain data
     except Exception:
-        hint = f" (it went on from checkpoints/{batch.key}.pt; delete that to begin anew)" if resumed else ""
+        hint = f" (it went on from checkpoints/{batch.key}.pt; delete that to start again)" if resumed else ""
         error = traceback.format_exc().rstrip() + hint
         return describe_loss(batch, device, error, time.perf_counter() - start)
     return Attempt(outcomes, _describe(batch, device, time.perf_counter() - start))

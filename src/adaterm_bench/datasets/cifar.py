@@ -34,7 +34,7 @@ def find_folder(name: str) -> Path:
     """Where the data is: as given, or as the environment variable says."""
     named = name or os.environ.get(VARIABLE, "")
     if not named:
-        raise DataError(f"Where is CIFAR-100? Give --data DIR or set {VARIABLE}. {_where_to_get('train.bin')}")
+        raise DataError(f"Where is CIFAR-100? Give --data DIR or set {VARIABLE}. {_explain_source('train.bin')}")
     path = Path(named).expanduser()
     return path / "cifar-100-binary" if (path / "cifar-100-binary").is_dir() else path
 
@@ -59,7 +59,7 @@ def load_human_labels(path: Path) -> Tensor:
             "or cifar100n_fine.npy: its 50,000 noisy fine labels as an array. Without it: --labels '0 %,10 %'."
         )
     try:
-        numbers = np.asarray(np.load(file) if file.suffix == ".npy" else _of_torch(file))
+        numbers = np.asarray(np.load(file) if file.suffix == ".npy" else _load_torch(file))
     except Exception as error:
         reason = str(error) if isinstance(error, KeyError | ValueError | EOFError) else type(error).__name__
         raise DataError(f"{file} cannot be read ({reason}). Get it again from {HUMAN_SITE}") from error
@@ -73,7 +73,9 @@ def load_human_labels(path: Path) -> Tensor:
         raise DataError(f"{file}, row {wrong[0]}: the label {numbers[wrong[0]]} is not one of 0 to {CLASSES - 1}.")
     labels = torch.from_numpy(numbers.astype(np.int64))
     if fingerprint(labels) != HUMAN:
-        raise DataError(f"{file} has not the fine labels of CIFAR-100N, in their order. Get it again from {HUMAN_SITE}")
+        raise DataError(
+            f"{file} does not have the fine labels of CIFAR-100N in their order. Get it again from {HUMAN_SITE}"
+        )
     return labels
 
 
@@ -103,22 +105,22 @@ def make_synthetic(count: int, classes: int, seed: int) -> Labelled:
 
 def _read(file: Path) -> Labelled:
     if not file.is_file():
-        raise DataError(f"There is no {file}. {_where_to_get(file.name)}")
+        raise DataError(f"There is no {file}. {_explain_source(file.name)}")
     content = file.read_bytes()
     rows, rest = divmod(len(content), ROW)
     if len(content) != ROWS[file.name] * ROW:
         state = f"ends in the middle of row {rows}" if rest else f"has {rows} rows"
-        raise DataError(f"{file} {state}, not {ROWS[file.name]} rows of {ROW} bytes. {_where_to_get(file.name)}")
+        raise DataError(f"{file} {state}, not {ROWS[file.name]} rows of {ROW} bytes. {_explain_source(file.name)}")
     table = np.frombuffer(content, np.uint8).reshape(rows, ROW)
     if hashlib.sha1(content).hexdigest() != SHA1[file.name]:
         wrong = np.flatnonzero(table[:, 1] >= CLASSES)
         row = f" (row {wrong[0]}, for one, has the label {table[wrong[0], 1]})" if wrong.size else ""
-        raise DataError(f"{file} is not the published file{row}. {_where_to_get(file.name)}")
+        raise DataError(f"{file} is not the published file{row}. {_explain_source(file.name)}")
     pixels = table[:, 2:].reshape(rows, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
     return Labelled(torch.from_numpy(pixels.copy()), torch.from_numpy(table[:, 1].astype(np.int64)))
 
 
-def _of_torch(file: Path) -> Any:
+def _load_torch(file: Path) -> Any:
     """The noisy labels in the file of CIFAR-100N's authors, read without running what a pickle might hold."""
     reconstruct = np.array(0).__reduce__()[0]
     older = (reconstruct, "numpy.core.multiarray._reconstruct")  # as NumPy 1 named it
@@ -130,5 +132,5 @@ def _of_torch(file: Path) -> Any:
     return content["noisy_label"]
 
 
-def _where_to_get(name: str) -> str:
+def _explain_source(name: str) -> str:
     return f"Get the binary version of CIFAR-100 from {SITE} and unpack it; the SHA-1 of {name} must be {SHA1[name]}."

@@ -121,7 +121,7 @@ def load(folder: Path) -> Demonstrations:
     try:
         about = json.loads((folder / DESCRIPTION).read_bytes())
         lengths = [(episode["policy"], episode["steps"]) for episode in about["episodes"]]
-        descriptions = _told(about["policies"], about["episodes"])
+        descriptions = _describe_policies(about["policies"], about["episodes"])
         states, checksum, task = int(about["states"]), about["file"]["sha256"], about["task"]
         rows = np.lib.format.read_array(io.BytesIO(gzip.decompress(file.read_bytes())))
     except (ValueError, TypeError, KeyError, ArithmeticError, EOFError, OSError, zlib.error) as error:
@@ -139,13 +139,13 @@ def load(folder: Path) -> Demonstrations:
     )
 
 
-def _told(policies: Sequence[dict[str, Any]], episodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _describe_policies(policies: Sequence[dict[str, Any]], episodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """What each policy is, and how it did where it was recorded."""
     descriptions = []
     for number, policy in enumerate(policies):
         recorded = [episode for episode in episodes if episode["policy"] == number]
-        mean = sum(result["return"] for result in recorded) / len(recorded)
-        steps = sum(result["steps"] for result in recorded)
+        mean = sum(episode["return"] for episode in recorded) / len(recorded)
+        steps = sum(episode["steps"] for episode in recorded)
         descriptions.append(f"{policy['what']} (return {mean:.0f} in {len(recorded)} episodes of {steps} steps)")
     return tuple(descriptions)
 
@@ -187,7 +187,7 @@ def rank_policies(results: Path, task: str, variant: str) -> list[tuple[float, P
     return sorted(policies, key=lambda policy: -policy[0])
 
 
-def _variants(results: Path, task: str) -> str:
+def _list_variants(results: Path, task: str) -> str:
     trials = [result.trial for result in Store(results).results("rl")]
     with_policy = [trial for trial in trials if (results / "kept" / f"{trial.key}.npz").is_file()]
     return ", ".join(sorted({trial.condition["variant"] for trial in with_policy if trial.condition["task"] == task}))
@@ -218,14 +218,14 @@ def main(words: Sequence[str] | None = None) -> None:
         if len(teachers) < TEACHERS or not others:
             raise DataError(
                 f"{arguments.results} has too few policies of {arguments.task}: three teachers are needed "
-                f"({arguments.variant}; there are {len(good)}), and an amateur beside them ({amateurs}; there are "
-                f"{len(others)}). Variants: {_variants(arguments.results, arguments.task) or 'none'}. "
+                f"({arguments.variant}; there are {len(good)}), and an amateur ({amateurs}; there are "
+                f"{len(others)}). Variants: {_list_variants(arguments.results, arguments.task) or 'none'}. "
                 "`adaterm-bench run rl` keeps policies on this machine, not on Ray."
             )
         named = [other for other in others if arguments.amateur in (None, other[1].stem)]
         if not named:
             keys = "\n".join(f"  {file.stem}: {about}, return {value:.0f}" for value, file, about in others)
-            raise DataError(f"--amateur {arguments.amateur}: choose from the policies that are no teachers:\n{keys}")
+            raise DataError(f"--amateur {arguments.amateur}: choose from the policies that are not teachers:\n{keys}")
         chosen = [*teachers, named[-1]]
         files = [file for _, file, _ in chosen]
         recorded = record(arguments.task, files, [EACH] * TEACHERS + [OF_AMATEUR], arguments.seed)
@@ -236,7 +236,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for value, file, about in chosen
     ]
     save(arguments.task, about_them, recorded, arguments.out, arguments.seed)
-    for line in _told(about_them, recorded["episodes"]):
+    for line in _describe_policies(about_them, recorded["episodes"]):
         print(line)
     print(f"{len(recorded['steps'])} steps of {len(recorded['episodes'])} episodes in {arguments.out / FILE}")
 

@@ -44,7 +44,7 @@ def find_folder(name: str) -> Path:
     if not (name or os.environ.get(VARIABLE) or path.is_dir()):
         asked = f"Where is the hexapod's data set? Give --data DIR or set {VARIABLE}. It can be made here too, but "
         try:
-            _make(path)
+            _simulate(path)
         except hexapod.MissingError as error:
             raise DataError(f"{asked}{error}.") from error
         except OSError as error:
@@ -55,7 +55,7 @@ def find_folder(name: str) -> Path:
 @cache
 def load(path: Path) -> Trajectories:
     """The hexapod's states."""
-    return _standardised(*hexapod.list_states(hexapod.load(path)))
+    return _standardise(*hexapod.list_states(hexapod.load(path)))
 
 
 @cache
@@ -66,10 +66,10 @@ def make_synthetic(count: int, steps: int = 61) -> Trajectories:
     waves = np.sin(2 * np.pi * (frequency * np.arange(steps)[:, None] + phase + draws.uniform(size=SIZE)))
     waves += draws.normal(0.0, 0.05, waves.shape)
     train, validation, test = np.split(waves, (count, count + 8))
-    return _standardised(train, validation, test)
+    return _standardise(train, validation, test)
 
 
-def _make(target: Path) -> None:
+def _simulate(target: Path) -> None:
     """Simulate; several processes may do so at once, and each sees a whole data set or none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target.parent) as begun:
@@ -82,7 +82,7 @@ def _make(target: Path) -> None:
                 raise
 
 
-def _standardised(*kinds: NDArray[np.floating]) -> Trajectories:
+def _standardise(*kinds: NDArray[np.floating]) -> Trajectories:
     tensors = [torch.from_numpy(np.asarray(kind, np.float64)).transpose(0, 1) for kind in kinds]
     std, mean = torch.std_mean(tensors[0], (0, 1))
     std = std.clamp_min(1e-6)  # of a number that never changes

@@ -207,7 +207,7 @@ class Learner:
         self.generators = [np.random.default_rng([seed, 11]) for seed in seeds]
         self.moments = np.zeros((3, len(seeds), observation))  # count, mean and sum of squares of the observations
 
-    def _policy(self) -> list[Tensor]:
+    def _policy_params(self) -> list[Tensor]:
         return [*(layer[: len(self.seeds)] for layer in self.hidden), *self.policy_head]
 
     def value_params(self) -> list[Tensor]:
@@ -222,7 +222,7 @@ class Learner:
 
     def weights(self, place: int) -> list[Tensor]:
         """One seed's policy, layer by layer."""
-        return [tensor.detach()[place] for tensor in self._policy()]
+        return [tensor.detach()[place] for tensor in self._policy_params()]
 
     def both(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy network gives, and the values."""
@@ -233,7 +233,7 @@ class Learner:
     @torch.inference_mode()
     def act(self, states: Array) -> tuple[Array, Array, Array]:
         """Location, scale and degrees of freedom in one state of every seed."""
-        policy = self._policy()
+        policy = self._policy_params()
         out = apply_head(policy[-2:], apply_trunk(policy[:-2], torch.from_numpy(self.normal(states))[:, None]))
         location, scale, dof = (part[:, 0].numpy() for part in split_policy(out, self.choices.bounded))
         return location, scale, dof
@@ -304,7 +304,7 @@ class Learner:
         rows = torch.arange(len(now))[:, None]
         filled = now.shape[1]
         order = (torch.from_numpy(self.replay.count[:, None]) - 1 - torch.arange(filled)) % filled  # the newest first
-        ahead = self._ahead(data, now, rows, order)
+        ahead = self._find_values_ahead(data, now, rows, order)
         surprise = trust * (data["reward"] + gamma * data["goes_on"] * ahead - now)
         carried = gamma * trace * trust * (1.0 - data["last"])
         corrections = sum_back(*(column[rows, order].T.numpy() for column in (surprise, carried))).T
@@ -318,7 +318,7 @@ class Learner:
         advantage /= (weighed.square().sum(1, keepdim=True) / counts).sqrt().clamp_min(1e-6)
         return {"target": now + correction, "advantage": advantage, "anchor": density, "trust": trust}
 
-    def _ahead(self, data: dict[str, Tensor], now: Tensor, rows: Tensor, order: Tensor) -> Tensor:
+    def _find_values_ahead(self, data: dict[str, Tensor], now: Tensor, rows: Tensor, order: Tensor) -> Tensor:
         """The value after each step: it is that of the step that follows, which is known, but at an episode's end.
 
         The newest step is such an end: nothing is learnt before.
@@ -379,7 +379,7 @@ def run_episode(
             for place in running:  # an ended episode draws no more, or its seed would depend on its neighbours
                 distribution = location[place], scale[place], float(dof[place, 0])
                 actions[place] = draw_action(*distribution, learner.generators[place])
-            densities = _densities(actions, location, scale, dof)
+            densities = _compute_densities(actions, location, scale, dof)
         for place in list(running):
             action = np.clip(np.nan_to_num(actions[place]), -1.0, 1.0)
             after, reward, terminated, truncated, _ = environments[place].step(action)
@@ -403,6 +403,6 @@ def run_episode(
 
 
 @torch.inference_mode()
-def _densities(*columns: Array) -> Array:
+def _compute_densities(*columns: Array) -> Array:
     densities: Array = log_density(*(torch.from_numpy(column) for column in columns)).numpy()
     return densities

@@ -70,11 +70,11 @@ def compare_in_pairs(
     than: str = OURS,
     **fixed: Any,
 ) -> list[Table]:
-    """Every method beside one in a condition, each over the seeds that both have, however many others have."""
+    """Every method compared with one in a condition, each over the seeds that both have, however many others have."""
     pairs = {
-        result: pair_methods(results, outcome, result, than, **fixed)
-        for result in group_by_method(results, **fixed)
-        if result != than
+        method: pair_methods(results, outcome, method, than, **fixed)
+        for method in group_by_method(results, **fixed)
+        if method != than
     }
     rows = [
         [rival, str(len(ours)), *compare_with(scale * theirs, scale * ours, better)]
@@ -114,13 +114,13 @@ def describe_interval(interval: Interval, values: Values) -> str:
     return f"{format_number(interval.estimate)} ({format_number(interval.low)} to {format_number(interval.high)})"
 
 
-def _check(ours: Values) -> str:
+def _check_machinery(ours: Values) -> str:
     """What the machinery finds where there is nothing to find."""
     if len(ours) < 6 or not np.isfinite(ours).all() or not np.ptp(ours):
         return ""
     differs = a_a_check(ours, draws=200)
     share = f"{100 * differs.estimate:.1f} %"
-    return f" AdaTerm's runs against themselves, drawn anew 200 times, seem to differ in {share} of cases; 5 % are due."
+    return f" AdaTerm's runs against themselves, resampled 200 times, differ in {share} of cases; 5 % are expected."
 
 
 def compare_at_levels(title: str, grid: Grid, levels: Sequence[float]) -> list[Table]:
@@ -136,7 +136,7 @@ def compare_at_levels(title: str, grid: Grid, levels: Sequence[float]) -> list[T
         rows += [[rival, *compare_with(grid.at(rival, level), ours, "lower")] for rival in rivals]
         note = (
             f"{len(grid.seeds)} paired seeds, 95 % intervals by bootstrap. The difference is the interquartile mean of "
-            f"the seeds' differences; lower is better.{_check(ours)}{grid.note}"
+            f"the seeds' differences; lower is better.{_check_machinery(ours)}{grid.note}"
         )
-        tables.append(Table(f"{title}, {100 * level:g} % noise: beside AdaTerm", columns, rows, note))
+        tables.append(Table(f"{title}, {100 * level:g} % noise: compared with AdaTerm", columns, rows, note))
     return tables

@@ -41,10 +41,10 @@ def draw_against_noise(
     close = gaps.size > 0 and gaps.min() < 0.06 * gaps.sum()  # labels would overlap: space the levels evenly
     places = np.arange(ticks.size, dtype=np.float64) if close else ticks
     with use_style():
-        figure, axes = _plain(xlabel, ylabel, log and _positive(values))
+        figure, axes = _make_axes(xlabel, ylabel, log and _is_positive(values))
         axes.set_xticks(places, [f"{tick:g}" for tick in ticks])
         bands = {method: quartiles(runs, better) for method, runs in values.items()}
-        _bands(axes, places, bands, better, markers=True)
+        _draw_bands(axes, places, bands, better, markers=True)
     return figure
 
 
@@ -65,17 +65,17 @@ def draw_curves(
     indices = np.unique(np.linspace(0, along.size - 1, min(along.size, POINTS)).astype(int))
     thinned = {method: np.atleast_2d(np.asarray(runs, dtype=np.float64))[:, indices] for method, runs in values.items()}
     with use_style():
-        figure, axes = _plain(xlabel, ylabel, log and _positive(thinned))
+        figure, axes = _make_axes(xlabel, ylabel, log and _is_positive(thinned))
         bands = {method: quartiles(runs.T, better) for method, runs in thinned.items()}
         few = {method: runs for method, runs in thinned.items() if too_few(len(runs), 0.95)}
-        _bands(axes, along[indices], bands, better, markers=False, single=few)
+        _draw_bands(axes, along[indices], bands, better, markers=False, single=few)
     return figure
 
 
 def draw_bars(values: Mapping[str, ArrayLike], xlabel: str, *, start: float | None = 0.0) -> "Figure":
     """Mean, standard deviation and single runs of each method; without a start there are points and no bars."""
     with use_style():
-        figure, axes = _rows(list(values), xlabel)
+        figure, axes = _make_rows(list(values), xlabel)
         for row, (method, runs) in enumerate(values.items()):
             spread, look_ = mean_std(runs), choose_look(method)
             finished = np.asarray(runs, dtype=np.float64).ravel()
@@ -97,15 +97,17 @@ def draw_bars(values: Mapping[str, ArrayLike], xlabel: str, *, start: float | No
 def draw_intervals(values: Mapping[str, Interval], xlabel: str, *, bound: float = 0.0) -> "Figure":
     """An estimate and its interval for each method, beside the bound that decides."""
     with use_style():
-        figure, axes = _rows(list(values), xlabel)
+        figure, axes = _make_rows(list(values), xlabel)
         ends = [end for interval in values.values() for end in interval[:3] if np.isfinite(end)] + [bound]
         margin = 0.08 * (max(ends) - min(ends) or 1.0)
         axes.set_xlim(min(ends) - margin, max(ends) + margin)
         axes.axvline(bound, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-        for row, (method, value) in enumerate(values.items()):
-            low, high = np.clip((value.low, value.high), *axes.get_xlim())  # an unbounded interval runs to the edge
+        for row, (method, interval) in enumerate(values.items()):
+            low, high = np.clip((interval.low, interval.high), *axes.get_xlim())
             axes.plot([low, high], [row, row], color=choose_look(method).colour, linewidth=2.2, solid_capstyle="butt")
-            axes.plot(value.estimate, row, choose_look(method).marker, color=choose_look(method).colour, markersize=5.5)
+            axes.plot(
+                interval.estimate, row, choose_look(method).marker, color=choose_look(method).colour, markersize=5.5
+            )
     return figure
 
 
@@ -156,7 +158,7 @@ def draw_paths(
     return figure
 
 
-def _plain(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
+def _make_axes(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.4, 3.6), layout="constrained")
@@ -168,13 +170,13 @@ def _plain(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
-def _rows(names: list[str], xlabel: str) -> "tuple[Figure, Axes]":
+def _make_rows(names: list[str], xlabel: str) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.4, 0.8 + 0.28 * max(1, len(names))), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlabel(xlabel)
-    axes.set_yticks(range(len(names)), [_short(name) for name in names])
+    axes.set_yticks(range(len(names)), [_shorten_name(name) for name in names])
     axes.set_ylim(max(1, len(names)) - 0.4, -0.6)  # the first method on top
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -182,12 +184,12 @@ def _rows(names: list[str], xlabel: str) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
-def _positive(values: Mapping[str, ArrayLike]) -> bool:
+def _is_positive(values: Mapping[str, ArrayLike]) -> bool:
     arrays = [np.asarray(value, dtype=np.float64) for value in values.values()]
     return all(np.all(array[np.isfinite(array)] > 0.0) for array in arrays)
 
 
-def _bands(
+def _draw_bands(
     axes: "Axes",
     x: Values,
     bands: Mapping[str, tuple[Values, Values, Values]],
@@ -216,7 +218,7 @@ def _bands(
     bottom, top = axes.get_ylim()
     if axes.get_yscale() == "log":
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(_two_and_five if top < 60.0 * bottom else "")
+        axes.yaxis.set_minor_formatter(_format_two_and_five if top < 60.0 * bottom else "")
         if top < 4.0 * bottom:  # it may hold none of these
             axes.yaxis.set_major_locator(MaxNLocator(5))
             axes.yaxis.set_minor_formatter("")
@@ -252,13 +254,13 @@ def _name_ends(axes: "Axes", x: float, ends: Mapping[str, float]) -> None:
         colour, dash, _ = choose_look(method)
         track = ([1.0, 1.035, 1.085], [end, place, place])
         axes.plot(*track, color=colour, linestyle=dash, linewidth=1.2, transform=axes.transAxes, clip_on=False)
-        axes.text(1.1, place, _short(method), transform=axes.transAxes, va="center", fontsize=9.0)
+        axes.text(1.1, place, _shorten_name(method), transform=axes.transAxes, va="center", fontsize=9.0)
 
 
-def _two_and_five(value: float, _: object = None) -> str:
+def _format_two_and_five(value: float, _: object = None) -> str:
     """Names only 2 and 5 of each decade, where one decade or two are all there is."""
     return f"{value:g}" if round(value / 10.0 ** floor(log10(value))) in (2, 5) else ""
 
 
-def _short(name: str, length: int = 29) -> str:
+def _shorten_name(name: str, length: int = 29) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"

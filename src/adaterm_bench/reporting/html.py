@@ -19,13 +19,13 @@ def render_page(sections: list[Section], pictures: list[list[str]], origin: Sect
     """The whole page; pictures are SVG texts or the paths of files, in the order of the sections' figures."""
     titles = [*(section.title for section in sections), origin.title]
     links = "".join(f'<li><a href="#part-{place}">{escape(title)}</a></li>' for place, title in enumerate(titles, 1))
-    parts = [_section(section, place, pictures[place - 1]) for place, section in enumerate(sections, 1)]
+    parts = [_render_section(section, place, pictures[place - 1]) for place, section in enumerate(sections, 1)]
     body = [
         "<h1>Results of the experiments</h1>",
-        _summary(sections),
+        _render_summary(sections),
         f'<nav aria-label="Contents"><h3>Contents</h3><ol>{links}</ol></nav>',
         *parts,
-        _section(origin, len(titles), []),
+        _render_section(origin, len(titles), []),
     ]
     head = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -35,13 +35,14 @@ def render_page(sections: list[Section], pictures: list[list[str]], origin: Sect
     return head + "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
 
 
-def _summary(sections: list[Section]) -> str:
+def _render_summary(sections: list[Section]) -> str:
     if not any(section.claims for section in sections):
         return f'<p class="soft">{summarise(sections)}</p>'
     rows = [
-        f'<tr><td>{_badge(claim.verdict)}</td><td>{_inline(claim.text)} <span class="soft">'
+        f'<tr><td>{_render_badge(claim.verdict)}</td><td>{_escape_inline(claim.text)} <span class="soft">'
         f'(<a href="#part-{place}">{escape(section.title)}</a>)</span></td>'
-        f'<td class="value">{_inline(describe_measurement(claim))}</td><td class="strip">{_strip(claim)}</td></tr>'
+        f'<td class="value">{_escape_inline(describe_measurement(claim))}</td>'
+        f'<td class="strip">{_render_strip(claim)}</td></tr>'
         for place, section in enumerate(sections, 1)
         for claim in section.claims
     ]
@@ -53,62 +54,69 @@ def _summary(sections: list[Section]) -> str:
     )
 
 
-def _section(section: Section, place: int, pictures: list[str]) -> str:
+def _render_section(section: Section, place: int, pictures: list[str]) -> str:
     figures = [
-        _figure(figure.title, figure.caption, picture)
+        _render_figure(figure.title, figure.caption, picture)
         for figure, picture in zip(section.figures, pictures, strict=True)
     ]
     parts = [
         f'<section id="part-{place}">\n<h2>{escape(section.title)}</h2>',
-        *(f"<p>{_inline(paragraph)}</p>" for paragraph in re.split(r"\n\s*\n", section.text.strip()) if paragraph),
-        *map(_claim, section.claims),
-        *map(_table, section.tables),
+        *(
+            f"<p>{_escape_inline(paragraph)}</p>"
+            for paragraph in re.split(r"\n\s*\n", section.text.strip())
+            if paragraph
+        ),
+        *map(_render_claim, section.claims),
+        *map(_render_table, section.tables),
         *figures,
         "</section>",
     ]
     return "\n".join(parts)
 
 
-def _claim(claim: Claim) -> str:
-    note = f'<p class="note">{_inline(claim.note)}</p>' if claim.note else ""
-    text = f'<p>{_inline(claim.text)}</p><p class="note">{_inline(describe_measurement(claim))}</p>{note}'
-    return f'<div class="claim">{_badge(claim.verdict)}{text}</div>'
+def _render_claim(claim: Claim) -> str:
+    note = f'<p class="note">{_escape_inline(claim.note)}</p>' if claim.note else ""
+    text = f'<p>{_escape_inline(claim.text)}</p><p class="note">{_escape_inline(describe_measurement(claim))}</p>{note}'
+    return f'<div class="claim">{_render_badge(claim.verdict)}{text}</div>'
 
 
-def _table(table: Table) -> str:
+def _render_table(table: Table) -> str:
     cells = [[row[place] for row in table.rows if place < len(row)] for place in range(len(table.columns))]
     right = [place > 0 and any(column) and all(map(NUMBER.match, column)) for place, column in enumerate(cells)]
     kinds = [' class="number"' if is_number else "" for is_number in right]
     head = "".join(
-        f'<th scope="col"{kind}>{_inline(each)}</th>' for each, kind in zip(table.columns, kinds, strict=True)
+        f'<th scope="col"{kind}>{_escape_inline(column)}</th>'
+        for column, kind in zip(table.columns, kinds, strict=True)
     )
     rows = [
         "".join(
-            f'<th scope="row">{_inline(each)}</th>' if place == 0 else f"<td{kinds[place]}>{_inline(each)}</td>"
-            for place, each in enumerate(row[: len(kinds)])
+            f'<th scope="row">{_escape_inline(cell)}</th>'
+            if place == 0
+            else f"<td{kinds[place]}>{_escape_inline(cell)}</td>"
+            for place, cell in enumerate(row[: len(kinds)])
         )
         for row in table.rows
     ] or [f'<td class="soft" colspan="{max(1, len(kinds))}">No rows yet.</td>']
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-    note = f'<p class="note">{_inline(table.note)}</p>' if table.note else ""
+    note = f'<p class="note">{_escape_inline(table.note)}</p>' if table.note else ""
     return (
-        f"<h3>{_inline(table.title)}</h3>\n"
+        f"<h3>{_escape_inline(table.title)}</h3>\n"
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}">'
         f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>{note}"
     )
 
 
-def _figure(title: str, caption: str, picture: str) -> str:
+def _render_figure(title: str, caption: str, picture: str) -> str:
     label = escape(f"{title}. {caption}".strip())
     if picture.endswith(".svg"):
         image = f'<img src="{escape(picture)}" alt="{label}" loading="lazy">'
     else:
-        image = _inline_picture(picture, label)
-    note = f"<figcaption>{_inline(caption)}</figcaption>" if caption else ""
-    return f"<figure><h3>{_inline(title)}</h3>\n{image}\n{note}</figure>"
+        image = _render_inline_picture(picture, label)
+    note = f"<figcaption>{_escape_inline(caption)}</figcaption>" if caption else ""
+    return f"<figure><h3>{_escape_inline(title)}</h3>\n{image}\n{note}</figure>"
 
 
-def _inline_picture(picture: str, label: str) -> str:
+def _render_inline_picture(picture: str, label: str) -> str:
     """The SVG without what only a file needs; the page chooses the colours of the report's own style."""
     opening, rest = picture[picture.index("<svg") :].split(">", 1)
     opening = re.sub(r' (xmlns(:\w+)?|width|height|version)="[^"]*"', "", opening)
@@ -118,7 +126,7 @@ def _inline_picture(picture: str, label: str) -> str:
     return f'{opening} role="img" aria-label="{label}">{rest.strip()}'
 
 
-def _strip(claim: Claim) -> str:
+def _render_strip(claim: Claim) -> str:
     """The interval beside its bound, without a scale, for the eye to go down the list; endless ends run to the edge."""
     finite = [value for value in (claim.low, claim.high, claim.estimate, claim.bound) if isfinite(value)]
     left, right = min(finite), max(finite)
@@ -144,11 +152,11 @@ def _strip(claim: Claim) -> str:
     )
 
 
-def _badge(verdict: Verdict) -> str:
+def _render_badge(verdict: Verdict) -> str:
     sign = f'<span aria-hidden="true">{SIGNS[verdict]}</span>'
     return f'<span class="badge {verdict.replace(" ", "-")}">{sign} {verdict}</span>'
 
 
-def _inline(text: str) -> str:
+def _escape_inline(text: str) -> str:
     """Escaped text, in which `such` is code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))

@@ -60,7 +60,7 @@ class Bootstrap:
                 return Interval(estimate, -inf, inf, seeds)
             random = self.generator or np.random.default_rng(0)
             drawn = statistic(rows[:, random.integers(0, seeds, (self.resamples, seeds))])
-        cut = int((_tail(seeds, self.level) if self.widen else (1.0 - self.level) / 2.0) * (self.resamples - 1))
+        cut = int((widen_tail(seeds, self.level) if self.widen else (1.0 - self.level) / 2.0) * (self.resamples - 1))
         # What has no value, such as infinity minus infinity, might be anything, so it widens the interval at both ends.
         undefined = np.isnan(drawn)
         low = np.sort(np.where(undefined, -inf, drawn))[cut]
@@ -92,7 +92,7 @@ def too_few(seeds: int, level: float) -> bool:
     return 2.0 ** (1 - seeds) > 1.0 - level
 
 
-def _tail(seeds: int, level: float) -> float:
+def widen_tail(seeds: int, level: float) -> float:
     """The share to cut at each end so that the interval is as wide as Student's would be, and not the normal one."""
     dof = seeds - 1
     return float(ndtr(-stdtrit(dof, (1.0 + level) / 2.0) * sqrt(seeds / dof)))

@@ -15,12 +15,12 @@ def describe_origins(results: list[Result]) -> Section:
     names = sorted({result.trial.experiment for result in results})
     grouped = {name: [result for result in results if result.trial.experiment == name] for name in names}
     columns = ["Experiment", "Version", "Trials", "Methods", "Seeds", "Computing time", "First", "Last"]
-    made = [[name, *_amounts(group)] for name, group in grouped.items()]
+    made = [[name, *_count_amounts(group)] for name, group in grouped.items()]
     parts = {"versions": "Software", "device": "Device", "commit": "Commit", "command": "Command"}
     seen: dict[tuple[str, str], int] = {}
     for result in results:
         for key, label in parts.items():
-            pair = (label, _words(result.provenance.get(key)))
+            pair = (label, _format_value(result.provenance.get(key)))
             seen[pair] = seen.get(pair, 0) + 1
     order = list(parts.values())
     rows = [[*pair, f"{seen[pair]}"] for pair in sorted(seen, key=lambda pair: (order.index(pair[0]), pair[1]))]
@@ -31,7 +31,7 @@ def describe_origins(results: list[Result]) -> Section:
     )
 
 
-def _amounts(results: list[Result]) -> list[str]:
+def _count_amounts(results: list[Result]) -> list[str]:
     # All trials of a batch have its seconds.
     batches = {canonical(result.provenance): result.provenance for result in results}
     seconds = [float(provenance.get("seconds") or 0.0) for provenance in batches.values()]
@@ -40,14 +40,14 @@ def _amounts(results: list[Result]) -> list[str]:
         ", ".join(map(str, sorted({result.trial.version for result in results}))),
         str(len(results)),
         str(len({result.trial.method for result in results})),
-        _ranges(sorted({result.trial.seed for result in results})),
-        _duration(sum(seconds)),
+        _format_ranges(sorted({result.trial.seed for result in results})),
+        _format_duration(sum(seconds)),
         dates[0] if dates else "not recorded",
         dates[-1] if dates else "not recorded",
     ]
 
 
-def _ranges(numbers: list[int]) -> str:
+def _format_ranges(numbers: list[int]) -> str:
     """Such as 0–9, 12, 20–23."""
     runs: list[list[int]] = []
     for seed in numbers:
@@ -58,7 +58,7 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}\u2013{run[-1]}" for run in runs)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 60.0:
         return f"{format_number(seconds)} s"
     if seconds < 3600.0:
@@ -66,7 +66,7 @@ def _duration(seconds: float) -> str:
     return f"{format_number(seconds / 3600.0)} h"
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None or value == "":
         return "not recorded"
     if isinstance(value, dict):

@@ -23,7 +23,7 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
             experiment = restore_experiment(load(plan["source"], plan["experiment"]), plan["settings"])
         except Exception as error:
             complaints.append(
-                f"{plan['experiment']} ({plan['label']}) of {plan['source']} is not shown: {_words(error)}"
+                f"{plan['experiment']} ({plan['label']}) of {plan['source']} is not shown: {_format_error(error)}"
             )
             continue
         source = "" if is_built_in(plan["source"]) else plan["source"]
@@ -44,31 +44,31 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
         try:
             section = experiment.section(current)
         except Exception as error:
-            complaints.append(f"{title} is not shown: its section failed with {_words(error)}")
+            complaints.append(f"{title} is not shown: its section failed with {_format_error(error)}")
             continue
         missing = len(keys) - len(planned)
         partly = f" {len(planned)} of {len(keys)} planned trials are done." if missing else ""
-        text = section.text + _changed(experiment) + partly
+        text = section.text + _describe_changes(experiment) + partly
         section = replace(section, title=f"{section.title} ({widest['label']})", text=text)
         entries.append((section, current, widest["experiment"]))
     entries.sort(key=lambda entry: rank(entry[2]))
     return [(section, planned) for section, planned, _ in entries], complaints
 
 
-def _changed(experiment: Experiment) -> str:
+def _describe_changes(experiment: Experiment) -> str:
     """A sentence on the settings that are not the defaults, most of which are the paper's; nothing if all are."""
     defaults = {field.name: field.default for field in fields(experiment) if field.default is not MISSING}
     changed = [
-        f"{name.replace('_', ' ')} {_plain(value)} ({_plain(defaults[name])})"
+        f"{name.replace('_', ' ')} {_format_value(value)} ({_format_value(defaults[name])})"
         for name, value in experiment.decisive().items()
         if name in defaults and canonical(value) != canonical(defaults[name])
     ]
     return f" Not the usual settings, which are in brackets: {', '.join(changed)}." if changed else ""
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _words(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -122,7 +122,7 @@ def ratio_interval(
     bootstrap: Bootstrap = USUAL,
 ) -> Interval:
     """The first's statistic over the second's, for results that are never negative; worst is then infinity or 0."""
-    pair = np.stack(_same_seeds(first, second))
+    pair = np.stack(_pair_seeds(first, second))
     if np.any(pair[np.isfinite(pair)] < 0.0):
         raise ValueError("a ratio needs results that are not negative")
     rows = np.where(np.isfinite(pair), pair, inf if better == "lower" else 0.0)
@@ -153,7 +153,7 @@ def trend(
     rows = with_worst(values, better) if rival is None else differences(values, rival, better)
     if rows.ndim != 2 or rows.shape[0] != against.size or against.size < 2:
         raise ValueError(f"values must be (levels, seeds) with {against.size} levels, at least 2; got {rows.shape}")
-    measure = _spearman if kind == "spearman" else _slope
+    measure = _correlate_ranks if kind == "spearman" else _fit_slope
     interval = bootstrap(rows, lambda drawn: measure(against, statistic(drawn)))
     return interval._replace(diverged=diverged(values) + (0 if rival is None else diverged(rival)))
 
@@ -195,11 +195,11 @@ def with_worst(values: ArrayLike, better: Better = "lower") -> Values:
 
 def differences(first: ArrayLike, second: ArrayLike, better: Better = "lower") -> Values:
     """First minus second for each seed; two diverged runs do not differ."""
-    left, right = (with_worst(side, better) for side in _same_seeds(first, second))
+    left, right = (with_worst(side, better) for side in _pair_seeds(first, second))
     return np.subtract(left, right, out=np.zeros_like(left), where=left != right)
 
 
-def _same_seeds(first: ArrayLike, second: ArrayLike) -> tuple[Values, Values]:
+def _pair_seeds(first: ArrayLike, second: ArrayLike) -> tuple[Values, Values]:
     left, right = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if left.shape != right.shape:
         raise ValueError(f"pairs need the same seeds on both sides, not shapes {left.shape} and {right.shape}")
@@ -213,12 +213,12 @@ def rank_values(values: Values) -> Values:
     return np.asarray(below + (equal - 1) / 2.0)
 
 
-def _slope(levels: Values, values: Values) -> Values:
+def _fit_slope(levels: Values, values: Values) -> Values:
     centred = levels - levels.mean()
     return np.asarray(np.tensordot(centred, values, axes=1) / np.sum(centred**2))
 
 
-def _spearman(levels: Values, values: Values) -> Values:
+def _correlate_ranks(levels: Values, values: Values) -> Values:
     x, y = rank_values(levels), rank_values(values)
     x, y = x - x.mean(), y - y.mean(axis=0)
     size = np.sqrt(np.sum(x**2) * np.sum(y**2, axis=0))

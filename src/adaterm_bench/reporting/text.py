@@ -7,7 +7,7 @@ from adaterm_bench.core.section import Claim, Section, Verdict
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, as a person would write it; what is no number is a word."""
+    """A number with so many significant digits, as a person would write it; what is not finite is a word."""
     if not isfinite(value):
         return "no value" if isnan(value) else ("∞" if value > 0 else "\u2212∞")
     rounded = float(f"{value:.{digits - 1}e}")

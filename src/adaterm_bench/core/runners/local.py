@@ -113,7 +113,7 @@ class _Worker:
         self.pipe, its = context.Pipe()
         # Not a daemon, for an experiment may have processes of its own.
         self.process = context.Process(target=_serve, args=(its, device, threads))
-        with _deaf_to_interrupts():
+        with _ignore_interrupts():
             self.process.start()
         its.close()  # so that the pipe ends when the worker does
 
@@ -130,7 +130,7 @@ class _Worker:
         except (EOFError, OSError):
             self.process.join(PATIENCE)
             return Event(
-                self.batch, attempt=describe_loss(self.batch, self.device, _cause_of_death(self.process.exitcode))
+                self.batch, attempt=describe_loss(self.batch, self.device, _explain_death(self.process.exitcode))
             )
         if isinstance(message, float):
             return Event(self.batch, message)
@@ -165,7 +165,7 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _cause_of_death(code: int | None) -> str:
+def _explain_death(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         hint = ": by hand, or by the system because memory ran out" if name == "SIGKILL" else ""
@@ -174,7 +174,7 @@ def _cause_of_death(code: int | None) -> str:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """What is started here ignores Ctrl-C from its first moment, and prints no traceback of its own."""
     if threading.current_thread() is not threading.main_thread():
         yield  # handlers can be set in the main thread only

@@ -66,7 +66,7 @@ class Ray:
         for reference in ended:
             batch = self._batches.pop(reference)
             events.append(Event(batch, 1.0, self._collect(reference, batch)))
-        return events + self._news()
+        return events + self._read_progress()
 
     def close(self) -> None:
         """Leave the cluster, which ends what still runs there; one that was started here ends too."""
@@ -84,7 +84,7 @@ class Ray:
         except exceptions.RayError as error:
             return describe_loss(batch, self._device, f"{error}\n{type(error).__name__}: {_first_line(error)}")
 
-    def _news(self) -> list[Event]:
+    def _read_progress(self) -> list[Event]:
         if time.monotonic() - self._read < PATIENCE:
             return []
         self._read = time.monotonic()

@@ -30,28 +30,32 @@ NAMES = {"0 %": "right labels", "10 %": "10 % wrong labels", "human": "the label
 
 
 def section(results: list[Result]) -> Section:
-    """Accuracies beside the paper's, learning curves, and its claims."""
+    """Accuracies next to the paper's, learning curves, and its claims."""
     present = [labels for labels in NAMES if any(result.trial.condition["labels"] == labels for result in results)]
     return Section(
         "Classification",
         "A ResNet-18 learns from images of CIFAR-100, of which a share has a wrong label, and is tested on right ones. "
         "Methods with the same seed have the same initial weights, batches, crops and wrong labels. A wrong label is "
         "memorised if the network ends by predicting it for its training image.",
-        tables=[table for labels in present for table in (_table(results, labels), *_pairs(results, labels))],
-        figures=[figure for labels in present for figure in (_curves(results, labels), _spread(results, labels))],
-        claims=[claim for labels in present for claim in _claims(results, labels)],
+        tables=[
+            table for labels in present for table in (_make_table(results, labels), *_compare_pairs(results, labels))
+        ],
+        figures=[
+            figure for labels in present for figure in (_draw_curves(results, labels), _draw_spread(results, labels))
+        ],
+        claims=[claim for labels in present for claim in _make_claims(results, labels)],
     )
 
 
-def _percent(results: list[Result], outcome: str) -> list[float]:
+def _list_percent(results: list[Result], outcome: str) -> list[float]:
     values = (result.outcome[outcome] for result in results)
     return [float("nan") if value is None else 100.0 * value for value in values]
 
 
-def _table(results: list[Result], labels: str) -> Table:
+def _make_table(results: list[Result], labels: str) -> Table:
     rows = []
     for method, runs in group_by_method(results, labels=labels).items():
-        accuracy, memorised = mean_std(_percent(runs, "accuracy")), mean_std(_percent(runs, "memorised"))
+        accuracy, memorised = mean_std(_list_percent(runs, "accuracy")), mean_std(_list_percent(runs, "memorised"))
         dofs = [
             result.outcome["dof"]
             for result in runs
@@ -62,7 +66,7 @@ def _table(results: list[Result], labels: str) -> Table:
             str(len(runs)),
             describe_spread(accuracy),
             find_published(COLUMNS.get(labels, ""), method, 100.0),
-            describe_middle(np.array(_percent(runs, "accuracy")), "higher"),
+            describe_middle(np.array(_list_percent(runs, "accuracy")), "higher"),
         ]
         row += [f"{memorised.mean:.1f}"] if labels != "0 %" else []
         rows.append([*row, format_number(float(np.mean(dofs))) if dofs else ""])
@@ -75,16 +79,15 @@ def _table(results: list[Result], labels: str) -> Table:
     return Table(f"Test accuracy, {NAMES[labels]}", columns, rows, note)
 
 
-def _pairs(results: list[Result], labels: str) -> list[Table]:
-    title = f"Test accuracy in % beside AdaTerm, {NAMES[labels]}"
+def _compare_pairs(results: list[Result], labels: str) -> list[Table]:
+    title = f"Test accuracy in % compared with AdaTerm, {NAMES[labels]}"
     return compare_in_pairs(title, results, "accuracy", "higher", 100.0, labels=labels)
 
 
-def _curves(results: list[Result], labels: str) -> Figure:
-    runs = {method: result for method, result in group_by_method(results, labels=labels).items() if method in SHOWN}
+def _draw_curves(results: list[Result], labels: str) -> Figure:
+    groups = {method: runs for method, runs in group_by_method(results, labels=labels).items() if method in SHOWN}
     values = {
-        method: 100.0 * np.array([result.outcome["accuracies"] for result in results_of_method])
-        for method, results_of_method in runs.items()
+        method: 100.0 * np.array([result.outcome["accuracies"] for result in runs]) for method, runs in groups.items()
     }
     settings = results[0].trial.settings
     epochs = list_checks(settings["epochs"], settings["checks"])
@@ -95,9 +98,9 @@ def _curves(results: list[Result], labels: str) -> Figure:
     )
 
 
-def _spread(results: list[Result], labels: str) -> Figure:
+def _draw_spread(results: list[Result], labels: str) -> Figure:
     values: dict[str, Any] = {
-        method: _percent(runs, "accuracy") for method, runs in group_by_method(results, labels=labels).items()
+        method: _list_percent(runs, "accuracy") for method, runs in group_by_method(results, labels=labels).items()
     }
     return Figure(
         f"Final accuracy, {NAMES[labels]}",
@@ -106,7 +109,7 @@ def _spread(results: list[Result], labels: str) -> Figure:
     )
 
 
-def _claims(results: list[Result], labels: str) -> list[Claim]:
+def _make_claims(results: list[Result], labels: str) -> list[Claim]:
     rivals = ("Adam", "AdamW (clipped)") if labels == "human" else CLAIMED
     pairs = [(OURS, rival) for rival in rivals]
     pairs += [("Large init", OURS)] if labels != "human" else []
@@ -118,16 +121,16 @@ def _claims(results: list[Result], labels: str) -> list[Claim]:
             text = f"With {NAMES[labels]}, {better} is more accurate than {worse}."
             claims.append(Claim(text, "mean difference in points", *difference[:3], note=difference.note))
     if labels in COLUMNS and results[0].trial.settings["epochs"] >= EPOCHS:
-        claims += _as_accurate(results, labels)
+        claims += _claim_accuracy(results, labels)
     return claims
 
 
-def _as_accurate(results: list[Result], labels: str) -> list[Claim]:
+def _claim_accuracy(results: list[Result], labels: str) -> list[Claim]:
     """Whether our AdaTerm is as accurate as the paper's, or more."""
     runs = group_by_method(results, labels=labels).get(OURS)
     if not runs:
         return []
-    accuracy = bootstrap_interval(_percent(runs, "accuracy"), mean, better="higher")
+    accuracy = bootstrap_interval(_list_percent(runs, "accuracy"), mean, better="higher")
     theirs, spread = (100.0 * number for number in PUBLISHED[COLUMNS[labels]][OURS])
     text = f"With {NAMES[labels]}, AdaTerm reaches the paper's accuracy of {theirs:.2f} %, less its standard deviation."
     return [Claim(text, "mean accuracy, %", *accuracy[:3], bound=round(theirs - spread, 2), note=accuracy.note)]

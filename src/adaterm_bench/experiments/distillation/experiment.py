@@ -65,24 +65,24 @@ class Distillation(Experiment):
 
     def prepare(self) -> None:
         """Look at the data, and for the simulator, before anything runs."""
-        environments.make(self._data().task).close()
+        environments.make(self._load_data().task).close()
 
     def check(self, results: Sequence[Result]) -> None:
         """The demonstrations that are named, if any are, must be those of the results."""
         named = self.data or os.environ.get(VARIABLE, "") if self.source == "demonstrations" else ""
-        check_same_data(results, self.source, named, lambda: self._data().fingerprint)
+        check_same_data(results, self.source, named, lambda: self._load_data().fingerprint)
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """One student for each trial, all at once; then every student in the task."""
-        data = self._data()
+        data = self._load_data()
         chosen = ~data.amateur | AMATEUR[trials[0].condition["amateur"]]
         centre, scale = data.states[chosen].mean(0), np.maximum(data.states[chosen].std(0), 1e-2)
-        states = torch.from_numpy(_normal(data.states[chosen], centre, scale)).to(device)
+        states = torch.from_numpy(_normalise(data.states[chosen], centre, scale)).to(device)
         actions = torch.from_numpy(data.actions[chosen]).to(device)
         if len(states) < self.batch_size:
             raise DataError(f"{len(states)} steps do not fill a batch of {self.batch_size}.")
         params, losses = self._learn(trials, states, actions, progress)
-        returns = self._tested(params, data.task, centre, scale, progress)
+        returns = self._test_students(params, data.task, centre, scale, progress)
         return [
             {
                 "return": float(np.mean(returns[:, place])),
@@ -95,7 +95,7 @@ class Distillation(Experiment):
             for place in range(len(trials))
         ]
 
-    def _data(self) -> Demonstrations:
+    def _load_data(self) -> Demonstrations:
         if self.source == "synthetic":
             return demonstrations.make_synthetic()
         named = self.data or os.environ.get(VARIABLE, "")
@@ -151,7 +151,7 @@ class Distillation(Experiment):
                 scratch.save({"tensors": tensors, "draws": [draw.get_state() for draw in draws], "losses": losses})
         return [tensor.detach().cpu() for tensor in params], torch.stack(losses)
 
-    def _tested(
+    def _test_students(
         self, params: list[Tensor], task: str, centre: Any, scale: Any, progress: Progress
     ) -> np.ndarray[Any, np.dtype[Any]]:
         """The returns of every student in the same episodes: episodes by students."""
@@ -162,7 +162,7 @@ class Distillation(Experiment):
             running = list(range(len(worlds)))
             while running:
                 with torch.inference_mode():
-                    seen = torch.from_numpy(_normal(states, centre, scale))[:, None]
+                    seen = torch.from_numpy(_normalise(states, centre, scale))[:, None]
                     means = apply_student(params, seen)[0][:, 0].numpy()
                 for place in list(running):
                     action = np.clip(np.nan_to_num(means[place]), -1.0, 1.0)
@@ -177,13 +177,13 @@ class Distillation(Experiment):
         return np.where(whole, returns, np.nan)  # a student of NaN has no return, though standing still has one
 
     def section(self, results: list[Result]) -> Section:
-        """Returns beside the paper's, and its claims."""
+        """Returns next to the paper's, and its claims."""
         from adaterm_bench.experiments.distillation.report import section
 
         return section(results)
 
 
-def _normal(states: Any, centre: Any, scale: Any) -> Any:
+def _normalise(states: Any, centre: Any, scale: Any) -> Any:
     """States of about mean 0 and variance 1, as the reinforcement learning would have them."""
     return np.clip((states - centre) / scale, -10.0, 10.0).astype(np.float32)
 

@@ -32,13 +32,17 @@ def section(results: list[Result]) -> Section:
         tables=[
             table
             for task in tasks
-            for table in (_table(task, _arms(results, task)), *_pairs(results, task), *_clipping(results, task))
+            for table in (
+                _make_table(task, _group_arms(results, task)),
+                *_compare_pairs(results, task),
+                *_compare_clipping(results, task),
+            )
         ],
-        figures=[_curves(task, _arms(results, task)) for task in tasks],
+        figures=[_draw_curves(task, _group_arms(results, task)) for task in tasks],
     )
 
 
-def _arms(results: list[Result], task: str) -> dict[str, list[Result]]:
+def _group_arms(results: list[Result], task: str) -> dict[str, list[Result]]:
     arms: dict[str, list[Result]] = {}
     for result in results:
         if result.trial.condition["task"] == task:
@@ -46,17 +50,17 @@ def _arms(results: list[Result], task: str) -> dict[str, list[Result]]:
     return arms
 
 
-def _pairs(results: list[Result], task: str) -> list[Table]:
+def _compare_pairs(results: list[Result], task: str) -> list[Table]:
     return [
         table
         for clipping in ("clipped", "not clipped")
         for table in compare_in_pairs(
-            f"{task}, {clipping}: beside AdaTerm", results, "return", "higher", task=task, clipping=clipping
+            f"{task}, {clipping}: compared with AdaTerm", results, "return", "higher", task=task, clipping=clipping
         )
     ]
 
 
-def _clipping(results: list[Result], task: str) -> list[Table]:
+def _compare_clipping(results: list[Result], task: str) -> list[Table]:
     """The same seeds with and without it."""
     rows = []
     clipped, not_clipped = (group_by_method(results, task=task, clipping=arm) for arm in ("clipped", "not clipped"))
@@ -66,10 +70,10 @@ def _clipping(results: list[Result], task: str) -> list[Table]:
             rows.append([method, str(len(held)), describe_change(held, free, "higher")])
     note = f"Over the seeds that both have. {HOW}"
     columns = ["optimizer", "seeds", "change of the mean return without clipping"]
-    return [Table(f"{task}: without clipping beside with it", columns, rows, note)] if rows else []
+    return [Table(f"{task}: without clipping compared with clipping", columns, rows, note)] if rows else []
 
 
-def _table(task: str, arms: dict[str, list[Result]]) -> Table:
+def _make_table(task: str, arms: dict[str, list[Result]]) -> Table:
     rows = []
     for arm, runs in arms.items():
         values = np.array([result.outcome["return"] for result in runs])
@@ -78,7 +82,7 @@ def _table(task: str, arms: dict[str, list[Result]]) -> Table:
     return Table(f"{task}: return", ["optimizer", "seeds", "return", "interquartile mean"], rows, note)
 
 
-def _curves(task: str, arms: dict[str, list[Result]]) -> Figure:
+def _draw_curves(task: str, arms: dict[str, list[Result]]) -> Figure:
     steps = next(iter(arms.values()))[0].trial.settings["steps"]
     ends = np.linspace(steps / POINTS, steps, POINTS)
     values = {arm: np.array([make_curve(result, ends) for result in runs]) for arm, runs in arms.items()}

@@ -94,7 +94,7 @@ class Prediction(Experiment):
     def prepare(self) -> None:
         """Look at the data once, and make it if there is none, before every worker would."""
         for horizon in self.horizons:
-            self._data(horizon)
+            self._load_data(horizon)
 
     def check(self, results: Sequence[Result]) -> None:
         """The data set that is named, or has been made, must be that of the results."""
@@ -105,11 +105,11 @@ class Prediction(Experiment):
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network for each trial, all at once; what diverges has NaN for its numbers."""
         horizon = trials[0].condition["horizon"]
-        data = self._data(horizon)
+        data = self._load_data(horizon)
         train, validation, test = (array.to(device, getattr(torch, self.dtype)) for array in data[:3])
         seeds, size = [trial.seed for trial in trials], self.batch_size
         training = Training(trials[0].method, seeds, train, horizon, self.hidden, size, self.lr)
-        checks, tests = _noise(seeds, validation, VALIDATION), _noise(seeds, test, TEST)
+        checks, tests = _draw_noise(seeds, validation, VALIDATION), _draw_noise(seeds, test, TEST)
         epochs = self.epochs if horizon == 1 else self.long_epochs
         checked = list_checks(epochs, self.checks)
         first, mses, losses = 0, list[Tensor](), list[Tensor]()
@@ -137,14 +137,14 @@ class Prediction(Experiment):
             "example": [
                 None
                 if seed
-                else _example([parameter[place : place + 1] for parameter in training.params], data, horizon)
+                else _make_example([parameter[place : place + 1] for parameter in training.params], data, horizon)
                 for place, seed in enumerate(seeds)
             ],
         }
-        same = {"checked": checked, "held": _held(test, horizon), "data": data.fingerprint}
+        same = {"checked": checked, "held": _measure_held(test, horizon), "data": data.fingerprint}
         return [{**same, **{name: column[place] for name, column in columns.items()}} for place in range(len(trials))]
 
-    def _data(self, horizon: int) -> Trajectories:
+    def _load_data(self, horizon: int) -> Trajectories:
         if self.source == "synthetic":
             data = trajectories.make_synthetic(self.trajectories)
         else:
@@ -159,13 +159,13 @@ class Prediction(Experiment):
         return data._replace(train=train)
 
     def section(self, results: list[Result]) -> Section:
-        """Errors beside the paper's, learning curves, predictions, and its claims."""
+        """Errors next to the paper's, learning curves, predictions, and its claims."""
         from adaterm_bench.experiments.prediction.report import section
 
         return section(results)
 
 
-def _example(params: list[Tensor], data: Trajectories, horizon: int) -> dict[str, Any]:
+def _make_example(params: list[Tensor], data: Trajectories, horizon: int) -> dict[str, Any]:
     """Two angles of the first test trajectory, and mean and standard deviation of paths that were sampled for it."""
     states = data.test[: EXAMPLE_STEPS + 1, :1].to(params[0]).expand(-1, EXAMPLE_PATHS, -1)
     noise = torch.randn((len(states) - 1, 1, *states.shape[1:]), generator=make_generator(0, EXAMPLE)).to(states)
@@ -179,13 +179,13 @@ def _example(params: list[Tensor], data: Trajectories, horizon: int) -> dict[str
     return {"joints": JOINTS[EXAMPLE_JOINTS], **lists}
 
 
-def _noise(seeds: list[int], states: Tensor, purpose: int) -> Tensor:
+def _draw_noise(seeds: list[int], states: Tensor, purpose: int) -> Tensor:
     """What makes samples of predictions: the same for a seed at every look."""
     drawn = [torch.randn(states.shape, generator=make_generator(seed, purpose)) for seed in seeds]
     return torch.stack(drawn, 1).to(states)
 
 
-def _held(states: Tensor, horizon: int) -> float:
+def _measure_held(states: Tensor, horizon: int) -> float:
     """The error of predicting that nothing changes."""
     begins = states[::horizon]
     return float((begins[1:] - begins[:-1]).square().mean())

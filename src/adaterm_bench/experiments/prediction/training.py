@@ -30,7 +30,7 @@ class Training:
         self.steps = (len(train) - 1) // UNIT * UNIT
         self.params = make_weights(seeds, train.shape[2], hidden, train.dtype, str(train.device))
         self.stepper = make_stepper(method, self.params, lr)
-        self.advance = _compiled() if train.is_cuda else advance
+        self.advance = _compile_advance() if train.is_cuda else advance
         shape = (len(seeds), batch_size, train.shape[2])
         self.states = train.new_zeros(LENGTHS[-1] + 1, *shape)
         self.noise = train.new_zeros(LENGTHS[-1], *shape)
@@ -44,7 +44,7 @@ class Training:
         """One pass over the data, in which nothing is read back from the device; the mean loss of a step, by trial."""
         self.total.zero_()
         order, noise = self.draw_epoch(number)
-        begins = _begins(self.steps, self.horizon, self.train.device)
+        begins = _mark_begins(self.steps, self.horizon, self.train.device)
         for batch, chosen in enumerate(order):
             states, place = self.train[:, chosen], 0
             for tensor in self.memory:
@@ -119,7 +119,7 @@ class Training:
 def predict(params: Sequence[Tensor], states: Tensor, noise: Tensor, horizon: int) -> Tensor:
     """The samples that networks predict in place of all states but the first."""
     along = states[:-1, None].expand(-1, len(params[0]), -1, -1)
-    begins = _begins(len(noise), horizon, states.device)
+    begins = _mark_begins(len(noise), horizon, states.device)
     means, stds, _ = walk(params, along, noise, begins, make_memory(params, states.shape[1]))
     return torch.addcmul(means, stds, noise)
 
@@ -140,10 +140,10 @@ def make_generator(*numbers: int) -> torch.Generator:
 
 
 @cache
-def _compiled() -> Advance:
+def _compile_advance() -> Advance:
     compiled: Advance = torch.compile(advance, dynamic=False)
     return compiled
 
 
-def _begins(steps: int, horizon: int, device: torch.device) -> Tensor:
+def _mark_begins(steps: int, horizon: int, device: torch.device) -> Tensor:
     return torch.arange(steps, device=device) % horizon == 0

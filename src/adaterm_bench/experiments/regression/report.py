@@ -18,8 +18,8 @@ def section(results: list[Result]) -> Section:
     """Errors and degrees of freedom against noise, and the paper's claims."""
     errors = select(results, "error", "noise", list(PAPER_METHODS))
     dofs = select(results, "dof", "noise", list(PAPER_METHODS))
-    variants = tuple(method for method in _variants(errors) if method != "AdaTerm")
-    claims = [*claim_below(errors), *claim_below(errors, variants), *_on_par(errors), *_dof_falls(dofs)]
+    variants = tuple(method for method in _list_variants(errors) if method != "AdaTerm")
+    claims = [*claim_below(errors), *claim_below(errors, variants), *_claim_on_par(errors), *_claim_dof_falls(dofs)]
     return Section(
         "Regression",
         "A curve is learnt in one pass over samples, of which a share has noise with a Student's t-distribution of one "
@@ -34,14 +34,14 @@ def section(results: list[Result]) -> Section:
         ],
         figures=[
             draw_errors("Test error", errors, "mean square error", MAIN),
-            draw_errors("Test error of AdaTerm's variants", errors, "mean square error", _variants(errors)),
+            draw_errors("Test error of AdaTerm's variants", errors, "mean square error", _list_variants(errors)),
             draw_errors("Degrees of freedom", dofs, "median dof", ("AdaTerm", "Large init", "AdaTerm2")),
         ],
         claims=claims,
     )
 
 
-def _variants(grid: Grid) -> tuple[str, ...]:
+def _list_variants(grid: Grid) -> tuple[str, ...]:
     return tuple(method for method in grid.values if method.startswith(("AdaTerm", "No ", "Large")))
 
 
@@ -81,38 +81,38 @@ def claim_below(grid: Grid, rivals: tuple[str, ...] = RIVALS, where: str = "") -
             continue
         ratios = [ratio_interval(grid.at(rival, level), grid.at("AdaTerm", level), median) for level in levels]
         estimate, low, high = (min(ratio[place] for ratio in ratios) for place in range(3))
-        text = f"AdaTerm's test error is below that of {rival} {_at(levels)}{where}."
+        text = f"AdaTerm's test error is below that of {rival} {_format_levels(levels)}{where}."
         what = f"median error of {rival}, in AdaTerm's, at the worst level"
         claims.append(Claim(text, what, estimate, low, high, bound=1.0, note=ratios[0].note))
     return claims
 
 
-def _at(levels: list[float]) -> str:
+def _format_levels(levels: list[float]) -> str:
     """Which levels were looked at."""
     if len(levels) == 1:
         return f"with {100 * levels[0]:g} % noise"
     return f"at every noise level from {100 * levels[0]:g} % to {100 * levels[-1]:g} %"
 
 
-def _on_par(grid: Grid) -> list[Claim]:
+def _claim_on_par(grid: Grid) -> list[Claim]:
     levels = [level for level in grid.levels if level >= 0.1]
     if not levels or not {"AdaTerm2", "AdaTerm"} <= set(grid.values):
         return []
     ratios = [ratio_interval(grid.at("AdaTerm2", level), grid.at("AdaTerm", level), median) for level in levels]
-    apart = [_apart(*ratio[:3]) for ratio in ratios]
+    apart = [_measure_factor(*ratio[:3]) for ratio in ratios]
     estimate, low, high = (max(factors[place] for factors in apart) for place in range(3))
-    text = f"AdaTerm2 is on par with AdaTerm: they differ by less than a factor of {ON_PAR} {_at(levels)}."
+    text = f"AdaTerm2 is on par with AdaTerm: they differ by less than a factor of {ON_PAR} {_format_levels(levels)}."
     what = "factor between the median errors, at the worst level"
     return [Claim(text, what, estimate, low, high, bound=ON_PAR, note=ratios[0].note, wants="below")]
 
 
-def _apart(estimate: float, low: float, high: float) -> tuple[float, float, float]:
+def _measure_factor(estimate: float, low: float, high: float) -> tuple[float, float, float]:
     """A ratio and its interval as factors above 1, whichever side is larger."""
     factors = [inf if ratio <= 0.0 else max(ratio, 1.0 / ratio) for ratio in (estimate, low, high)]
     return factors[0], 1.0 if low <= 1.0 <= high else min(factors[1:]), max(factors[1:])
 
 
-def _dof_falls(grid: Grid) -> list[Claim]:
+def _claim_dof_falls(grid: Grid) -> list[Claim]:
     if "AdaTerm" not in grid.values or len(grid.levels) < 2:
         return []
     values = grid.values["AdaTerm"]

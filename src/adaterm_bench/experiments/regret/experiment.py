@@ -59,7 +59,7 @@ class Regret(Experiment):
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Play all trials at once, in float64."""
         losses = Losses([(trial.condition["problem"], trial.seed) for trial in trials], self.dimension, self.radius)
-        learner = _learner(trials[0], torch.from_numpy(losses.start.copy()).to(device), self.alpha)
+        learner = _make_learner(trials[0], torch.from_numpy(losses.start.copy()).to(device), self.alpha)
         ledger = _Ledger(self, losses, learner)
         for first, count, marked in cut_steps(space_evenly(self.steps, self.marks), LONGEST):
             ledger.add(first, losses.slopes(first, count))
@@ -117,7 +117,7 @@ class _Ours(_Learner):
         self.stepper.step()
 
 
-def _learner(trial: Trial, points: Tensor, alpha: float) -> _Learner:
+def _make_learner(trial: Trial, points: Tensor, alpha: float) -> _Learner:
     if trial.method in AMSGRAD:
         return _Torch(points, alpha, PROBLEMS[trial.condition["problem"]].betas, AMSGRAD[trial.method])
     return _Ours(points, alpha, trial.method)
@@ -133,7 +133,7 @@ class _Ledger:
         self.squares: list[Array] = []  # sum_i g_t,i^2 of every step: the least rate that discounts them may still fall
         self.last: tuple[Array, ...] = ()
         self.least_rate = np.full(shape[0], inf)
-        self.kept: list[dict[str, Any]] = []
+        self.marks: list[dict[str, Any]] = []
 
     def add(self, first: int, slopes: Array) -> None:
         """Play the next losses."""
@@ -152,9 +152,9 @@ class _Ledger:
         self.slope += slopes.sum(axis=0)
         self.absolute += gradients.abs().sum(0).cpu().numpy()
         if isinstance(learner, _Ours):
-            self._sum(first, gradients.cpu().numpy(), scales.sqrt().cpu().numpy(), rates.cpu().numpy())
+            self._add_sums(first, gradients.cpu().numpy(), scales.sqrt().cpu().numpy(), rates.cpu().numpy())
 
-    def _sum(self, first: int, gradients: Array, roots: Array, rates: Array) -> None:
+    def _add_sums(self, first: int, gradients: Array, roots: Array, rates: Array) -> None:
         """Add to the sums of the bounds, which leave out a step until there is a later one."""
         times = np.arange(first, first + len(rates))[:, None, None]
         self.fourth += (gradients**4).sum(axis=0)
@@ -169,11 +169,11 @@ class _Ledger:
         diameter = 2.0 * self.settings.radius
         marks = {"regret": (self.paid - best).sum(axis=1), "trivial": diameter * self.absolute.sum(axis=1)}
         if isinstance(self.learner, _Ours):
-            bound = self._bound(steps)
+            bound = self._compute_bound(steps)
             marks |= {"least_rate": self.least_rate, "bound": bound.total, **bound._asdict()}
-        self.kept.append({"time": np.full(len(best), steps), **marks})
+        self.marks.append({"time": np.full(len(best), steps), **marks})
 
-    def _bound(self, steps: int) -> Bound:
+    def _compute_bound(self, steps: int) -> Bound:
         assert isinstance(self.learner, _Ours)
         gradient, root, rate = self.last
         run = Run(
@@ -191,5 +191,5 @@ class _Ledger:
 
     def outcomes(self, trials: int) -> list[dict[str, Any]]:
         """For each trial, lists over the marks."""
-        lists = {name: np.stack([mark[name] for mark in self.kept], axis=1).tolist() for name in self.kept[0]}
+        lists = {name: np.stack([mark[name] for mark in self.marks], axis=1).tolist() for name in self.marks[0]}
         return [{name: values[index] for name, values in lists.items()} for index in range(trials)]

@@ -34,13 +34,13 @@ def draw_regret(means: Means) -> Figure:
             for method, run in runs.items():
                 colour = choose_look(RELATED.get(method, method)).colour if method != "No robustness" else "#009e73"
                 dash = "--" if method in RELATED else "-"
-                panel.plot(run["time"], positive(run["regret"]), color=colour, linestyle=dash, label=method)
-            times, least = run["time"], min(positive(value["regret"])[-1] for value in runs.values())
+                panel.plot(run["time"], keep_positive(run["regret"]), color=colour, linestyle=dash, label=method)
+            times, least = run["time"], min(keep_positive(value["regret"])[-1] for value in runs.values())
             panel.plot(times, least * np.sqrt(times / times[-1]), color=INK, linestyle=":", label=r"$\propto\sqrt{T}$")
-            _log_log(panel, problem)
+            _set_log_axes(panel, problem)
         for panel in panels[len(problems) :]:
             panel.set_visible(False)
-        _frame(canvas, panels[0], r"regret $R_T$")
+        _add_frame(canvas, panels[0], r"regret $R_T$")
     return canvas
 
 
@@ -56,32 +56,32 @@ def draw_bounds(means: Means) -> Figure:
         for line, method in zip(panels, methods, strict=True):
             for panel, problem in zip(line, problems, strict=True):
                 if run := means.get((problem, method)):
-                    _bound(panel, run)
-                _log_log(panel, f"{problem}\n{method}")
-        _frame(canvas, panels[0, 0], "regret and bounds")
+                    _draw_bound(panel, run)
+                _set_log_axes(panel, f"{problem}\n{method}")
+        _add_frame(canvas, panels[0, 0], "regret and bounds")
     return canvas
 
 
-def _bound(panel: Axes, run: dict[str, Values]) -> None:
+def _draw_bound(panel: Axes, run: dict[str, Values]) -> None:
     times = run["time"]
     panel.plot(times, run["bound"], color="#7f8694", linewidth=5, alpha=0.5, label="printed bound")
     for name, (colour, label) in TERMS.items():
-        panel.plot(times, positive(run[name]), color=colour, linewidth=1.2, label=label)
+        panel.plot(times, keep_positive(run[name]), color=colour, linewidth=1.2, label=label)
     panel.plot(times, run["trivial"], color=INK, linestyle="--", label="trivial bound")
-    panel.plot(times, positive(run["regret"]), color=INK, label=r"regret $R_T$")
+    panel.plot(times, keep_positive(run["regret"]), color=INK, label=r"regret $R_T$")
 
 
-def positive(values: Values) -> Values:
+def keep_positive(values: Values) -> Values:
     """Without what a logarithmic axis cannot show."""
     return np.where(values > 0.0, values, np.nan)
 
 
-def _log_log(panel: Axes, title: str) -> None:
+def _set_log_axes(panel: Axes, title: str) -> None:
     panel.set(xscale="log", yscale="log", title=title)
     panel.grid()
 
 
-def _frame(canvas: Figure, first: Axes, ylabel: str) -> None:
+def _add_frame(canvas: Figure, first: Axes, ylabel: str) -> None:
     canvas.supxlabel("number of losses $T$", fontsize=9)
     canvas.supylabel(ylabel, fontsize=9)
     canvas.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)

@@ -17,7 +17,7 @@ Stream = Callable[[int, int], Array]
 
 
 class Problem(NamedTuple):
-    """A sequence of losses, begun anew for each seed and dimension."""
+    """A sequence of losses, started again for each seed and dimension."""
 
     begin: Callable[[Generator, int], Stream]
     curvature: float = 0.0

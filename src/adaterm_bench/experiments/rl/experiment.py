@@ -56,7 +56,7 @@ class Reinforcement(Experiment):
     def conditions(self) -> list[dict[str, Any]]:
         """A task, and a variant of the algorithm."""
         return [
-            {"task": task, "variant": variant, "choices": asdict(_changed(VARIANTS[variant], self, task))}
+            {"task": task, "variant": variant, "choices": asdict(_adapt_choices(VARIANTS[variant], self, task))}
             for task in self.tasks
             for variant in self.variants
         ]
@@ -75,22 +75,22 @@ class Reinforcement(Experiment):
         task, variant, method = trials[0].condition["task"], trials[0].condition["variant"], trials[0].method
         worlds = [environments.make(task) for _ in trials]
         spaces = worlds[0].observation_space.shape[0], worlds[0].action_space.shape[0]
-        choices = _changed(VARIANTS[variant], self, task)
+        choices = _adapt_choices(VARIANTS[variant], self, task)
         learner = Learner(choices, [trial.seed for trial in trials], spaces, partial(make_optimizer, method))
         returns: list[list[float]] = []
         checks: list[tuple[int, list[float]]] = []
         last, busy = time.monotonic(), 0.0
         if (saved := scratch.load()) is not None:
             learner.load_state_dict(saved["learner"])
-            returns, checks, busy = saved["returns"], saved["looks"], saved["busy"]
+            returns, checks, busy = saved["returns"], saved["checks"], saved["busy"]
 
         def tested(first: int, count: int) -> list[list[float]]:
-            resets = [_resets(trials, first + number) for number in range(count)]
+            resets = [_list_resets(trials, first + number) for number in range(count)]
             return [run_episode(learner, worlds, reset, explore=False).tolist() for reset in resets]
 
         for number in range(len(returns), self.episodes):
             start = time.process_time()
-            returns.append(run_episode(learner, worlds, _resets(trials, number), explore=True).tolist())
+            returns.append(run_episode(learner, worlds, _list_resets(trials, number), explore=True).tolist())
             learner.learn(1.0 - number / self.episodes)
             busy += time.process_time() - start
             if (number + 1) * self.checks // self.episodes > number * self.checks // self.episodes:
@@ -98,7 +98,7 @@ class Reinforcement(Experiment):
             progress((number + 1) / self.episodes)
             if time.monotonic() - last > EVERY:
                 last = time.monotonic()
-                scratch.save({"learner": learner.state_dict(), "returns": returns, "looks": checks, "busy": busy})
+                scratch.save({"learner": learner.state_dict(), "returns": returns, "checks": checks, "busy": busy})
         tests = tested(FINAL, self.test_episodes)
         for world in worlds:
             world.close()
@@ -109,7 +109,7 @@ class Reinforcement(Experiment):
                 "return": float(np.mean([test[place] for test in tests])),
                 "test_returns": [test[place] for test in tests],
                 "checked": [number for number, _ in checks],
-                "checks": [round(look[place], 2) for _, look in checks],
+                "checks": [round(means[place], 2) for _, means in checks],
                 "returns": [round(value[place], 2) for value in returns],
                 "steps": int(learner.replay.count[place]),
                 "measured": {  # what was timed; CPU seconds are the trial's share of its batch's
@@ -123,18 +123,18 @@ class Reinforcement(Experiment):
         ]
 
     def section(self, results: list[Result]) -> Section:
-        """Learning curves, returns beside the paper's, and its claims."""
+        """Learning curves, returns next to the paper's, and its claims."""
         from adaterm_bench.experiments.rl.report import section
 
         return section(results)
 
 
-def _changed(choices: Choices, settings: Reinforcement, task: str) -> Choices:
+def _adapt_choices(choices: Choices, settings: Reinforcement, task: str) -> Choices:
     """MuJoCo's observations have no common scale; PyBullet's are scaled already."""
     return replace(choices, batches=settings.batches, hidden=settings.hidden, normalise="MuJoCo" in task)
 
 
-def _resets(trials: list[Trial], number: int) -> list[int]:
+def _list_resets(trials: list[Trial], number: int) -> list[int]:
     """The seeds from which an episode's worlds begin."""
     return [(trial.seed * 1_000_003 + number) % 2**31 for trial in trials]
 

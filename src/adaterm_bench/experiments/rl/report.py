@@ -34,47 +34,50 @@ Case = tuple[str, str]  # a task and a variant of the algorithm
 
 
 def section(results: list[Result]) -> Section:
-    """Learning curves, returns beside the paper's, and its claims."""
-    present = {_case(result) for result in results}
+    """Learning curves, returns next to the paper's, and its claims."""
+    present = {_find_case(result) for result in results}
     cases = [it for task in TASKS for variant in VARIANTS if (it := (task, variant)) in present]
     for case in cases:
-        if len({canonical(result.trial.condition["choices"]) for result in results if _case(result) == case}) > 1:
-            raise DataError(f"these results of {_title(case)} are of variants that differ: keep them apart")
+        if len({canonical(result.trial.condition["choices"]) for result in results if _find_case(result) == case}) > 1:
+            raise DataError(f"these results of {_name_case(case)} are of variants that differ: keep them apart")
     return Section(
         "Reinforcement learning",
         "An actor-critic in the manner of PPO-RPE learns after each episode from a replay of its last 10,000 steps. "
         "Returns are those of the final policy in test episodes, without exploration. The first curves are of such "
         "tests while it learns, the others of the episodes that it learns from, in which it explores.",
-        tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))]
-        + [*_variant_tables(results, cases), _speed(results, cases)],
+        tables=[table for case in cases for table in (_make_table(results, case), *_compare_pairs(results, case))]
+        + [*_tabulate_variants(results, cases), _tabulate_speed(results, cases)],
         figures=[
             figure
             for case in cases
-            for figure in (_tests(f"{_title(case)}: tests while it learns", _of(results, case)), _curves(results, case))
+            for figure in (
+                _draw_tests(f"{_name_case(case)}: tests while it learns", _select_results(results, case)),
+                _draw_curves(results, case),
+            )
         ]
-        + _variant_figures(results, cases),
-        claims=[claim for case in cases for claim in _claims(results, case)],
+        + _draw_variants(results, cases),
+        claims=[claim for case in cases for claim in _make_claims(results, case)],
     )
 
 
-def _case(result: Result) -> Case:
+def _find_case(result: Result) -> Case:
     return result.trial.condition["task"], result.trial.condition["variant"]
 
 
-def _title(case: Case) -> str:
+def _name_case(case: Case) -> str:
     return f"{case[0]}, {case[1]}"
 
 
-def _of(results: list[Result], case: Case) -> dict[str, list[Result]]:
+def _select_results(results: list[Result], case: Case) -> dict[str, list[Result]]:
     return group_by_method(results, task=case[0], variant=case[1])
 
 
-def _table(results: list[Result], case: Case) -> Table:
+def _make_table(results: list[Result], case: Case) -> Table:
     rows = []
-    for method, runs in _of(results, case).items():
+    for method, runs in _select_results(results, case).items():
         values = np.array([result.outcome["return"] for result in runs])
-        early = mean_std([np.mean(result.outcome["returns"][: _width(result)]) for result in runs])
-        late = mean_std([np.mean(result.outcome["returns"][-_width(result) :]) for result in runs])
+        early = mean_std([np.mean(result.outcome["returns"][: _choose_width(result)]) for result in runs])
+        late = mean_std([np.mean(result.outcome["returns"][-_choose_width(result) :]) for result in runs])
         best = mean_std([max(filter(isfinite, result.outcome["checks"]), default=nan) for result in runs])
         rows.append(
             [
@@ -90,7 +93,7 @@ def _table(results: list[Result], case: Case) -> Table:
         )
     theirs = "the paper's" if case[1] == "specified" else "the paper's, not tuned"
     columns = ["method", "seeds", "ours", theirs, "interquartile mean", "at first", "at last", "best test"]
-    width = _width(results[0])
+    width = _choose_width(results[0])
     note = (
         "Mean and standard deviation over seeds, the paper's over 24. The interquartile mean of fewer than four seeds "
         f"is their mean. {HOW} At first and at last: means of {width} episodes of training, in which it "
@@ -98,66 +101,69 @@ def _table(results: list[Result], case: Case) -> Table:
         f"which flatters; the mean over seeds. {AS_PUBLISHED} "
         "The paper's algorithm was another in its details."
     )
-    return Table(f"{_title(case)}: return", columns, rows, note)
+    return Table(f"{_name_case(case)}: return", columns, rows, note)
 
 
-def _variants(results: list[Result], cases: list[Case]) -> dict[str, dict[str, dict[str, list[Result]]]]:
+def _group_variants(results: list[Result], cases: list[Case]) -> dict[str, dict[str, dict[str, list[Result]]]]:
     """By task, variant of the algorithm and method, of the tasks that have several variants."""
     by_task: dict[str, dict[str, dict[str, list[Result]]]] = {}
     for case in cases:
-        by_task.setdefault(case[0], {})[case[1]] = _of(results, case)
+        by_task.setdefault(case[0], {})[case[1]] = _select_results(results, case)
     return {task: variants for task, variants in by_task.items() if len(variants) > 1}
 
 
-def _variant_tables(results: list[Result], cases: list[Case]) -> list[Table]:
+def _tabulate_variants(results: list[Result], cases: list[Case]) -> list[Table]:
     tables = []
-    for task, variants in _variants(results, cases).items():
+    for task, variants in _group_variants(results, cases).items():
         methods = list(dict.fromkeys(method for runs in variants.values() for method in runs))
         rows = [
-            [variant, *(_mean_return(runs.get(method, [])) for method in methods)] for variant, runs in variants.items()
+            [variant, *(_describe_return(runs.get(method, [])) for method in methods)]
+            for variant, runs in variants.items()
         ]
         note = "Return of the final policy: mean and standard deviation over seeds."
         tables.append(Table(f"{task}: variants of the algorithm", ["variant", *methods], rows, note))
     return tables
 
 
-def _variant_figures(results: list[Result], cases: list[Case]) -> list[Figure]:
+def _draw_variants(results: list[Result], cases: list[Case]) -> list[Figure]:
     figures_drawn = []
-    for task, variants in _variants(results, cases).items():
+    for task, variants in _group_variants(results, cases).items():
         ours = {variant: runs[OURS] for variant, runs in variants.items() if OURS in runs}
         if len(ours) > 1:
-            figures_drawn.append(_tests(f"{task}: variants, tests with {OURS}", ours))
+            figures_drawn.append(_draw_tests(f"{task}: variants, tests with {OURS}", ours))
     return figures_drawn
 
 
-def _mean_return(runs: list[Result]) -> str:
+def _describe_return(runs: list[Result]) -> str:
     return describe_spread(mean_std([result.outcome["return"] for result in runs])) if runs else ""
 
 
-def _width(result: Result) -> int:
+def _choose_width(result: Result) -> int:
     """The number of episodes to average over."""
     return min(SMOOTH, max(1, len(result.outcome["returns"]) // 4))
 
 
 def _smooth(result: Result) -> list[float]:
-    width = _width(result)
+    width = _choose_width(result)
     means: list[float] = np.convolve(result.outcome["returns"], np.ones(width) / width, "valid").tolist()
     return means
 
 
-def _pairs(results: list[Result], case: Case) -> list[Table]:
+def _compare_pairs(results: list[Result], case: Case) -> list[Table]:
     return compare_in_pairs(
-        f"{_title(case)}: beside AdaTerm", results, "return", "higher", task=case[0], variant=case[1]
+        f"{_name_case(case)}: compared with AdaTerm", results, "return", "higher", task=case[0], variant=case[1]
     )
 
 
-def _speed(results: list[Result], cases: list[Case]) -> Table:
+def _tabulate_speed(results: list[Result], cases: list[Case]) -> Table:
     """How fast it ran, in CPU seconds of training, and how long a trial would have taken from its first step on."""
     rows = []
-    groups = sorted({(cases.index(_case(result)), result.outcome["measured"]["together"]) for result in results})
+    groups = sorted({(cases.index(_find_case(result)), result.outcome["measured"]["together"]) for result in results})
     for case, together in ((cases[place], together) for place, together in groups):
         runs = [
-            result for result in results if _case(result) == case and result.outcome["measured"]["together"] == together
+            result
+            for result in results
+            if _find_case(result) == case and result.outcome["measured"]["together"] == together
         ]
         steps, episodes, seconds = (
             sum(result.outcome["measured"][name] for result in runs) for name in ("steps", "episodes", "seconds")
@@ -170,7 +176,7 @@ def _speed(results: list[Result], cases: list[Case]) -> Table:
             ]
             rows.append(
                 [
-                    _title(case),
+                    _name_case(case),
                     str(together),
                     *speeds,
                     *(format_number(times * trial) for times in (1, TABLE, TABLE / HERE)),
@@ -197,7 +203,7 @@ def _speed(results: list[Result], cases: list[Case]) -> Table:
     return Table("Speed", columns, rows, note)
 
 
-def _tests(title: str, runs: dict[str, list[Result]]) -> Figure:
+def _draw_tests(title: str, runs: dict[str, list[Result]]) -> Figure:
     values = {name: np.array([result.outcome["checks"] for result in results]) for name, results in runs.items()}
     checked = next(iter(runs.values()))[0].outcome["checked"]
     return Figure(
@@ -207,22 +213,19 @@ def _tests(title: str, runs: dict[str, list[Result]]) -> Figure:
     )
 
 
-def _curves(results: list[Result], case: Case) -> Figure:
-    runs = _of(results, case)
-    values = {
-        method: np.array([_smooth(result) for result in results_of_method])
-        for method, results_of_method in runs.items()
-    }
+def _draw_curves(results: list[Result], case: Case) -> Figure:
+    runs = _select_results(results, case)
+    values = {method: np.array([_smooth(result) for result in group]) for method, group in runs.items()}
     points = next(iter(values.values())).shape[1]
     episodes = np.arange(points) + results[0].trial.settings["episodes"] - points + 1
     return Figure(
-        f"{_title(case)}: episodes of training",
+        f"{_name_case(case)}: episodes of training",
         lambda: figures.draw_curves(episodes, values, "return", xlabel="episode", log=False, better="higher"),
-        f"Means over {_width(results[0])} episodes of training. {figures.CURVES}",
+        f"Means over {_choose_width(results[0])} episodes of training. {figures.CURVES}",
     )
 
 
-def _claims(results: list[Result], case: Case) -> list[Claim]:
+def _make_claims(results: list[Result], case: Case) -> list[Claim]:
     """The order of the paper's means, where it has any: it ran neither MuJoCo nor a tuned variant."""
     paper = PUBLISHED.get(COLUMNS.get(case[0], ""), {}) if case[1] == "specified" else {}
     claims = []
@@ -231,10 +234,8 @@ def _claims(results: list[Result], case: Case) -> list[Claim]:
         if len(ours) and paper:
             difference = paired_difference(ours, theirs, mean, better="higher")
             ahead = paper[OURS][0] > paper[rival.removesuffix(" (as published)")][0]
-            text = (
-                f"On {_title(case)}, the return of AdaTerm's final policy is {'above' if ahead else 'below'} {rival}'s."
-            )
             wants: Literal["above", "below"] = "above" if ahead else "below"
+            text = f"On {_name_case(case)}, the return of AdaTerm's final policy is {wants} {rival}'s."
             claims.append(
                 Claim(text, f"AdaTerm's less {rival}'s, mean", *difference[:3], note=difference.note, wants=wants)
             )
