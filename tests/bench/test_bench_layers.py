@@ -20,7 +20,8 @@ LAYERS = {
     "models": {"core", "methods", "steppers"},
     "datasets": {"core", "models"},
     "experiments": {"core", "reporting", "steppers", "methods", "models", "datasets"},
-    "cli": {"core", "reporting", "methods", "datasets"},
+    "cli_run": {"core", "methods"},
+    "cli": {"core", "reporting", "datasets", "cli_run"},
 }
 """What the modules of a folder, or a module beside the folders, may import of the rest."""
 

@@ -72,7 +72,7 @@ def restore_experiment(kind: type[Experiment], settings: Mapping[str, Any]) -> E
     """The experiment with settings that were kept as JSON, which has no tuples."""
     hints = get_type_hints(kind)
     return kind(
-        **{name: _make_tuples(each) if get_origin(hints[name]) is tuple else each for name, each in settings.items()}
+        **{name: _make_tuples(value) if get_origin(hints[name]) is tuple else value for name, value in settings.items()}
     )
 
 
