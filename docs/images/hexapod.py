@@ -9,11 +9,11 @@ import matplotlib.pyplot as plt
 import mujoco
 import numpy as np
 
-from adaterm_bench.datasets.hexapod.gait import Walk, draw
+from adaterm_bench.datasets.hexapod.gait import Walk, draw_walk
 from adaterm_bench.datasets.hexapod.robot import JOINTS
 from adaterm_bench.datasets.hexapod.simulation import RATE, model, simulate
 from adaterm_bench.reporting.palette import COLOURS, INK
-from adaterm_bench.reporting.style import style
+from adaterm_bench.reporting.style import use_style
 
 FRAMES, PIXELS = 6, (520, 420)
 LONG = Walk(stride=0.08, lift=0.04, frequency=1.0, phase=0.0, direction=0.0, turn=0.0, height=0.1, friction=0.8)
@@ -53,7 +53,7 @@ def paths(axis):
     """The body's way over the floor in a dozen walks of the kind that the data set has."""
     for number in range(12):
         draws = np.random.default_rng([0, 2, number])
-        x, y, _, yaw, _ = simulate(draw(draws), draws).body.T
+        x, y, _, yaw, _ = simulate(draw_walk(draws), draws).body.T
         way = ((x - x[0]) + 1j * (y - y[0])) * np.exp(-1j * yaw[0])  # ahead and to the left, from where it began
         colour = COLOURS[number % len(COLOURS)]
         axis.plot(-way.imag, way.real, color=colour, lw=1.3)
@@ -85,7 +85,7 @@ def traces(axes, recording):
 def main():
     """Write the picture."""
     recording = simulate(LONG, np.random.default_rng(0))
-    with style():
+    with use_style():
         figure = plt.figure(figsize=(12, 4.9), layout="constrained")
         above, below = figure.subfigures(2, 1, height_ratios=(1, 1.45))
         strip(above.subplots(1, FRAMES, gridspec_kw={"wspace": 0.01}), recording)

@@ -14,8 +14,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from adaterm_bench.datasets import environments
-from adaterm_bench.datasets.demonstrations import DESCRIPTION, Policy, ranked
-from adaterm_bench.reporting.style import style
+from adaterm_bench.datasets.demonstrations import DESCRIPTION, Policy, rank_policies
+from adaterm_bench.reporting.style import use_style
 
 FRAMES, BEGIN, PIXELS = 7, 240, (420, 400)
 CAMERAS = {  # the steps between frames; what it looks at, ahead of and above the robot; its distance, yaw and pitch
@@ -56,7 +56,7 @@ def strip(part, task, act, seed, about):
 def walkers(results, variant):
     """The best policy of each task: the task, how it acts, where it begins, and what it is."""
     for task in ("Hopper", "Ant"):
-        policies = ranked(results, task, variant)
+        policies = rank_policies(results, task, variant)
         if not policies:
             raise SystemExit(f"{results} has no policy of {task} ({variant}).")
         _, file, about = policies[0]
@@ -86,7 +86,7 @@ def main():
         if given.demonstrations
         else walkers(given.results, given.variant)
     )
-    with style():
+    with use_style():
         figure = plt.figure(figsize=(12, 4.4), layout="constrained")
         for part, row in zip(figure.subfigures(2, 1), rows, strict=True):
             strip(part, *row)

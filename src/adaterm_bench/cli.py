@@ -2,41 +2,31 @@
 
 import argparse
 import os
-import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
 
 import adaterm_bench
+from adaterm_bench import cli_run
 from adaterm_bench.core import registry, status
-from adaterm_bench.core.coordinator import Pool, carry_out
-from adaterm_bench.core.flags import UsageError, add_flags, build, given
+from adaterm_bench.core.flags import UsageError
 from adaterm_bench.core.lock import hold_lock
-from adaterm_bench.core.progress import Display
-from adaterm_bench.core.provenance import find_commit
-from adaterm_bench.core.registry import Entry, NotFoundError, suggest
-from adaterm_bench.core.runners import local, ray
+from adaterm_bench.core.registry import NotFoundError, suggest
+from adaterm_bench.core.runners import ray
 from adaterm_bench.core.store import Store, StoreError
-from adaterm_bench.core.trial import Result, parse_seeds
-from adaterm_bench.core.work import Order
+from adaterm_bench.core.trial import Result
 from adaterm_bench.datasets.data import DataError
 from adaterm_bench.datasets.environments import MissingSimulatorError
-from adaterm_bench.reporting.sections import sections
-
-PRESETS = ("smoke", "quick", "paper")
+from adaterm_bench.reporting.sections import make_sections
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 if all is done, 1 if something failed, 2 if it was asked wrongly, 130 if interrupted."""
+    """Run the command; 0 if all is done, 1 if something failed, 2 if the command was wrong, 130 if interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _command(words)
+        return _dispatch(words)
     except (DataError, MissingSimulatorError, NotFoundError, UsageError, ray.MissingError) as error:
         print(f"adaterm-bench: {error}", file=sys.stderr)
         return 2
@@ -50,20 +40,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _command(words: list[str]) -> int:
+def _dispatch(words: list[str]) -> int:
     parser = argparse.ArgumentParser("adaterm-bench", description=adaterm_bench.__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the experiments there are")
     listing.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="a name, a .py file or a module")
     listing.set_defaults(act=_list)
     # The experiments come first, for they decide which flags there are.
-    leading = words[1 : next((i for i, it in enumerate(words) if it.startswith("-")), None)]
+    leading = words[1 : next((i for i, word in enumerate(words) if word.startswith("-")), None)]
     if words[:1] == ["run"] and words[1:] and not leading and not {"-h", "--help"} & set(words):
         raise UsageError("Name the experiments before the options: adaterm-bench run EXPERIMENT... --preset quick")
     chosen = registry.choose(leading) if words[:1] == ["run"] else []
-    running = _run_parser(commands, chosen)
-    running.set_defaults(act=lambda arguments: _run(arguments, chosen, words))
-    showing = commands.add_parser("status", help="what a results directory has, and what it lacks")
+    running = cli_run.add_parser(commands, chosen)
+    running.set_defaults(act=lambda arguments: cli_run.run(arguments, chosen, words))
+    showing = commands.add_parser("status", help="what a results directory has, and what is missing")
     showing.add_argument("folder", type=Path, metavar="DIR")
     showing.set_defaults(act=_status)
     reporting = commands.add_parser("report", help="write tables, figures and verdicts")
@@ -78,45 +68,11 @@ def _command(words: list[str]) -> int:
     packing.set_defaults(act=_pack)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        options = [it for action in running._actions for it in action.option_strings]
-        known = suggest(unknown[0].partition("=")[0], options) if words[0] == "run" else "See --help."
-        raise UsageError(f"Unknown here: {' '.join(unknown)}. {known}")
+        options = [option for action in running._actions for option in action.option_strings]
+        hint = suggest(unknown[0].partition("=")[0], options) if words[0] == "run" else "See --help."
+        raise UsageError(f"Unknown here: {' '.join(unknown)}. {hint}")
     code: int = arguments.act(arguments)
     return code
-
-
-def _run_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "run",
-        allow_abbrev=False,
-        help="run what is not done yet",
-        usage="adaterm-bench run EXPERIMENT... [options]",
-        epilog="Name the experiments before --help to see their settings, which are flags too.",
-    )
-    parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="a name, `all`, a .py file or a module")
-    parser.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)}; quick by default")
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="in the order to run them; all if not given")
-    parser.add_argument(
-        "--with", dest="plugins", nargs="+", default=[], metavar="FILE", help="files or modules that register methods"
-    )
-    parser.add_argument("--seeds", help="a number n for 0 to n-1, or a list or range: 1,5 or 3-7")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where results are kept; out by default"
-    )
-    parser.add_argument("--device", default="cpu", help="such as cuda; workers share a list: cuda:0,cuda:1")
-    parser.add_argument(
-        "--workers", type=int, help="processes; 0 runs in this one; as many as cores or GPUs if not given"
-    )
-    parser.add_argument("--retries", type=int, default=1, help="how often a failed batch is tried again; 1 by default")
-    parser.add_argument(
-        "--minutes", type=float, default=inf, help="begin nothing that would end later, going by what was run so far"
-    )
-    parser.add_argument("--runner", choices=("local", "ray"), default="local", help="this machine, or a Ray cluster")
-    parser.add_argument("--ray-address", metavar="ADDRESS", help="of a cluster; else one is started on this machine")
-    parser.add_argument("--ray-cpus", type=float, default=1.0, help="CPU cores for a batch on a cluster")
-    parser.add_argument("--ray-gpus", type=float, help="GPUs for a batch on a cluster; 1 on cuda devices")
-    add_flags(parser, [entry.experiment for entry in chosen])
-    return parser
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -132,145 +88,24 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) -> int:
-    orders = _orders(arguments, chosen)
-    with hold_lock(arguments.out):
-        store = Store(arguments.out)
-        store.sweep()
-        done = store.done()
-        for line in store.corrupt:
-            print(line, file=sys.stderr)
-        origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": find_commit()}
-        out = str(arguments.out.resolve()) if arguments.runner == "local" else ""
-        batches = {batch.key: batch for order in orders for batch in order.batches(done, origin, out)}
-        keys = {trial.key for order in orders for trial in order.trials}
-        left = 0
-        if batches and arguments.runner == "local":
-            _check_devices(arguments.device.split(","))
-            for order in orders:
-                order.experiment.prepare()
-        for order in orders:
-            kind = order.experiment
-            kind.check([it for it in store.results(kind.name) if it.trial.version == kind.version])
-        pool = _pool(arguments) if batches else None
-        for order in orders:  # only now: what cannot run is not kept as wanted
-            store.plan(order.plan())
-        if pool is not None:
-            display = Display(len(keys), len(keys & done))
-            try:
-                signal.signal(signal.SIGTERM, _interrupt)  # what a cluster's scheduler sends
-                left = carry_out(
-                    list(batches.values()), pool, store, display, arguments.retries, 60.0 * arguments.minutes
-                )
-            except KeyboardInterrupt:
-                finished = len(keys & store.done())
-                print(f"Interrupted: {finished} of {len(keys)} trials are done.", file=sys.stderr)
-                print(f"To go on from there: {origin['command']}", file=sys.stderr)
-                return 130
-        failed = len(keys - store.done()) - left
-    print(f"{len(keys) - failed - left} of {len(keys)} trials are done in {arguments.out}.")
-    if left:
-        print(f"The time is up. To go on from there: {origin['command']}")
-    if failed:
-        print(f"{failed} failed: adaterm-bench status {shlex.quote(str(arguments.out))} says why.")
-    return 1 if failed or left else 0
-
-
-def _orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Order]:
-    methods = [word for words in arguments.methods or [] for word in words.split(",")]
-    plugins, added = _plugged(arguments.plugins)
-    known = [*dict.fromkeys(method for entry in chosen for method in entry.experiment.methods), *added]
-    for method in methods:
-        if method not in known:
-            hint = "" if arguments.plugins else " A method of your own needs --with FILE."
-            raise UsageError(f"No method {method!r}. {suggest(method, known)}{hint}")
-    seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
-    if seeds == []:
-        raise UsageError(f"--seeds {arguments.seeds} means none: give a number above 0, or a list or range such as 3-7")
-    orders = []
-    for entry in chosen:
-        experiment, label = build(entry.experiment, arguments.preset, given(arguments))
-        if seeds is not None:
-            experiment = replace(experiment, seeds=len(seeds))
-        available = dict.fromkeys([*experiment.methods, *(added if experiment.takes_methods else ())])
-        chosen_methods = [method for method in dict.fromkeys(methods or available) if method in available]
-        orders.append(Order(entry.source, experiment, chosen_methods, seeds, label, plugins))
-        if not orders[-1].trials:
-            raise UsageError(f"{experiment.name} has no trials with these methods and settings.")
-    return orders
-
-
-def _plugged(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
-    """The files that register methods, imported, and the names they registered."""
-    if not words:
-        return (), []
-    from adaterm_bench import methods  # needs torch, which listing and status do not
-
-    before = methods.list_methods()
-    sources = tuple(map(registry.import_plugin, words))
-    return sources, [name for name in methods.list_methods() if name not in before]
-
-
-def _seeds(text: str) -> list[int]:
-    """A number n means 0 to n-1; else a list of numbers and ranges."""
-    try:
-        return list(range(int(text))) if text.isdigit() else parse_seeds(text)
-    except ValueError:
-        raise UsageError(f"--seeds {text}: give a number, or a list or range such as 1,5 or 3-7") from None
-
-
-def _pool(arguments: argparse.Namespace) -> Pool:
-    if arguments.workers is not None and arguments.workers < 0:
-        raise UsageError(f"--workers {arguments.workers}: this must be 0, for none but this process, or more")
-    if arguments.retries < 0:
-        raise UsageError(f"--retries {arguments.retries}: this must be 0 or more")
-    if not arguments.minutes >= 0.0:
-        raise UsageError(f"--minutes {arguments.minutes}: this must be 0 or more")
-    devices = arguments.device.split(",")
-    on_gpu = devices[0].startswith("cuda")
-    workers = arguments.workers if arguments.workers is not None else len(devices) if on_gpu else local.cores()
-    if arguments.runner == "ray":
-        if arguments.ray_cpus <= 0:
-            raise UsageError(f"--ray-cpus {arguments.ray_cpus}: this must be more than 0")
-        if len(devices) > 1:
-            raise UsageError("--device: Ray gives every batch its own GPUs, so name one, such as cuda, and --ray-gpus")
-        gpus = arguments.ray_gpus if arguments.ray_gpus is not None else float(on_gpu)
-        return ray.Ray(arguments.ray_address, arguments.device, max(workers, 1), arguments.ray_cpus, gpus)
-    return local.Processes(workers, devices) if workers > 0 else local.Inline(devices[0])
-
-
-def _check_devices(devices: list[str]) -> None:
-    """Refuse here what would fail in every batch."""
-    import torch  # which listing, status and reports do without
-
-    for device in devices:
-        try:
-            torch.zeros(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(f"--device {device} cannot be used on this machine: {reason}") from error
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _opened(folder: Path) -> Store:
+def _open_store(folder: Path) -> Store:
     if not (folder / "plans").is_dir():
-        raise UsageError(f"{folder} is no results directory: `adaterm-bench run EXPERIMENT --out {folder}` makes one.")
+        raise UsageError(
+            f"{folder} is not a results directory: `adaterm-bench run EXPERIMENT --out {folder}` makes one."
+        )
     return Store(folder)
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    store = _opened(arguments.folder)
-    print("\n".join(status.describe(store)))
+    store = _open_store(arguments.folder)
+    print("\n".join(status.describe_store(store)))
     for line in store.corrupt:
         print(line, file=sys.stderr)
     return 0
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    store = _opened(arguments.folder)
+    store = _open_store(arguments.folder)
     experiments = {}
     for plan in store.plans():
         with suppress(ImportError, NotFoundError):  # results of what cannot be loaded here stay as they are
@@ -290,14 +125,14 @@ def _pack(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from adaterm_bench.reporting.report import write  # needs what the other commands do not
 
-    store = _opened(arguments.folder)
-    shown, complaints = sections(store)
+    store = _open_store(arguments.folder)
+    parts, complaints = make_sections(store)
     for line in (*store.corrupt, *complaints):
         print(line, file=sys.stderr)
-    if not shown:
+    if not parts:
         raise UsageError(f"{arguments.folder} has no results {'that can be shown' if complaints else 'yet'}.")
-    results = {result.trial.key: result for _, own in shown for result in own}
+    results = {result.trial.key: result for _, shown in parts for result in shown}
     folder = arguments.out or arguments.folder / "report"
-    for path in write([section for section, _ in shown], list(results.values()), folder, arguments.single_file):
+    for path in write([section for section, _ in parts], list(results.values()), folder, arguments.single_file):
         print(path)
     return 1 if complaints else 0

@@ -26,7 +26,7 @@ class Stepper(Protocol):
         """The degrees of freedom of the last step, of every trial and tensor, where there are any."""
 
     def state(self) -> list[Tensor]:
-        """The tensors that a step changes, beside the parameters."""
+        """The tensors that a step changes, apart from the parameters."""
 
 
 class Step(NamedTuple):
@@ -68,7 +68,7 @@ def _broadcast_tensor(value: Tensor | float, like: Tensor) -> Tensor | float:
 
 
 def initial_scalars(rule: Rule, like: Tensor) -> dict[str, Tensor]:
-    """The numbers that a rule keeps for each trial of a tensor, beside mean and scale, before the first step."""
+    """The numbers that a rule keeps for each trial of a tensor, apart from mean and scale, before the first step."""
     start = rule.initial_scalars(_measure_size(like[0].numel()))
     return {name: like.new_full((len(like),), value) for name, value in start.items()}
 
@@ -115,8 +115,8 @@ class RuleStepper:
         return self.dofs.T if self.rule.robust else None
 
     def state(self) -> list[Tensor]:
-        """The tensors that a step changes, beside the parameters."""
-        scalars = [values for each in self.scalars for values in each.values()]
+        """The tensors that a step changes, apart from the parameters."""
+        scalars = [values for scalars_of_tensor in self.scalars for values in scalars_of_tensor.values()]
         return [self.count, self.dofs, *self.means, *self.scales, *scalars]
 
 

@@ -14,11 +14,11 @@ from adaterm_bench.models.actor_critic import (
     Choices,
     Learner,
     Replay,
-    draw,
-    episode,
+    draw_action,
     log_density,
-    split,
-    summed_back,
+    run_episode,
+    split_policy,
+    sum_back,
     surrogate,
 )
 
@@ -42,7 +42,7 @@ def test_the_density_is_scipys(dof):
 def test_actions_are_drawn_from_that_density_with_one_chi_square_for_all_dimensions():
     draws = np.random.default_rng(1)
     location, scale = np.array([1.0, -2.0, 0.5], np.float32), np.array([0.5, 1.0, 2.0], np.float32)
-    found = np.stack([draw(location, scale, 3.0, draws) for _ in range(20_000)]).astype(np.float64)
+    found = np.stack([draw_action(location, scale, 3.0, draws) for _ in range(20_000)]).astype(np.float64)
     normal = (found - location) / scale
     assert scipy.stats.kstest(np.square(normal).sum(1) / 3, scipy.stats.f(3, 3.0).cdf).pvalue > 1e-3
     for column in normal.T:
@@ -77,18 +77,18 @@ def test_the_replay_keeps_the_last_steps():
 
 def test_a_bounded_policy_has_bounded_scales():
     out = torch.randn(50, 2 * 3 + 1, generator=torch.Generator().manual_seed(0)) * 100.0
-    location, scale, dof = split(out, bounded=True)
+    location, scale, dof = split_policy(out, bounded=True)
     assert (location.shape[-1], scale.shape[-1], dof.shape[-1]) == (3, 3, 1)
     assert scale.min() >= 0.05
     assert scale.max() <= 1.0
     assert dof.min() >= 1.0
-    assert split(out, bounded=False)[1].max() > 1.0
+    assert split_policy(out, bounded=False)[1].max() > 1.0
 
 
 def test_an_anchored_policy_is_held_where_it_was_when_the_episode_ended():
     """With one batch, the ratio to the anchor is 1 and that to the density of the action's time need not be."""
     found = learner(Choices(hidden=(8,), batches=1, replay=300, trace=0.9, anchored=True), (0,))
-    episode(found, [environments.make("Swing")], [0], explore=True)
+    run_episode(found, [environments.make("Swing")], [0], explore=True)
     found.replay.fields["log_density"][:] += 0.5  # as if the policy had drawn its actions with higher density
     ratios = []
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +96,7 @@ def test_an_anchored_policy_is_held_where_it_was_when_the_episode_ended():
         found.learn()
     torch.testing.assert_close(ratios[0], torch.ones_like(ratios[0]))
     filled = {name: torch.from_numpy(it) for name, it in found.replay.filled().items()}
-    assert found._traced(filled)["trust"].max() < 1.0
+    assert found.trace_targets(filled)["trust"].max() < 1.0
     with pytest.raises(ValueError, match="trace"):
         Choices(anchored=True)
 
@@ -110,7 +110,7 @@ def test_a_time_limit_is_not_an_end():
             return super().step(np.array([5.0]))
 
     for world, goes_on in ((environments.Swing(), 1.0), (Pushed(), 0.0)):
-        episode(found, [world], [3], explore=True)
+        run_episode(found, [world], [3], explore=True)
         place = (found.replay.count[0] - 1) % 500
         assert found.replay.fields["goes_on"][0, place] == goes_on
         assert found.replay.fields["last"][0, place] == 1.0
@@ -118,7 +118,7 @@ def test_a_time_limit_is_not_an_end():
 
 def test_sums_go_back_through_an_episode():
     surprise = np.array([[1.0], [2.0], [3.0]], np.float32)  # the newest first
-    assert summed_back(surprise, np.full((3, 1), 0.5, np.float32)).ravel().tolist() == [1.0, 2.5, 4.25]
+    assert sum_back(surprise, np.full((3, 1), 0.5, np.float32)).ravel().tolist() == [1.0, 2.5, 4.25]
 
 
 class Cut(environments.Swing):
@@ -143,18 +143,18 @@ def test_traces_are_those_of_a_loop(normalise):
     choices = Choices(hidden=(16,), batches=5, replay=120, trace=0.8, anchored=True, normalise=normalise, lr=3e-3)
     found, worlds = learner(choices, (0, 1, 2)), [Cut(it) for it in ((5, 17), (40,), (9, 3, 10))]
     for number in range(9):
-        episode(found, worlds, [number, number + 50, number + 90], explore=True)
+        run_episode(found, worlds, [number, number + 50, number + 90], explore=True)
         if number % 3 == 2 and number < 8:
             found.learn()
     assert found.replay.count[1] > 120 > found.replay.count[2]
     fields = found.replay.filled()
     data = {name: torch.from_numpy(it.copy()) for name, it in fields.items()}
     data["state"], data["next"] = (torch.from_numpy(found.normal(fields[it])) for it in ("state", "next"))
-    got = {name: it.double().numpy() for name, it in found._traced(data).items()}
+    got = {name: it.double().numpy() for name, it in found.trace_targets(data).items()}
     with torch.no_grad():
         out, now = found.both(data["state"])
         ahead = found.both(data["next"])[1].double().numpy()
-        density = log_density(data["action"], *split(out, bounded=False)).double().numpy()
+        density = log_density(data["action"], *split_policy(out, bounded=False)).double().numpy()
     now, trust = now.double().numpy(), np.minimum(np.exp(density - fields["log_density"]), 1.0)
     assert 0.0 < trust.min() < 0.9
     for seed in range(3):
@@ -186,7 +186,7 @@ def _one_step(found, batch):
         patch.setattr(
             actor_critic.functional, "smooth_l1_loss", lambda v, t, **rest: seen.update(target=t) or real(v, t, **rest)
         )
-        found._step(batch)
+        found.step(batch)
     return seen
 
 
@@ -199,13 +199,15 @@ def test_the_one_step_target_has_no_value_after_an_end():
     ends = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
     batch = {"state": states, "next": states + 1.0, "action": torch.zeros(1, 4, 1), "log_density": torch.zeros(1, 4)}
     with torch.no_grad():
-        ahead = actor_critic.head(found.slow[-2:], actor_critic.trunk(found.slow[:-2], states + 1.0)).squeeze(-1)
+        ahead = actor_critic.apply_head(
+            found.slow[-2:], actor_critic.apply_trunk(found.slow[:-2], states + 1.0)
+        ).squeeze(-1)
         value = found.both(states)[1]
     before = [it.clone() for it in found.slow]
     seen = _one_step(found, {**batch, "reward": torch.ones(1, 4), "goes_on": ends, "last": 1.0 - ends})
     torch.testing.assert_close(seen["target"], 1.0 + 0.99 * ends * ahead)
     torch.testing.assert_close(seen["gain"][1], seen["target"] - value)
-    for slow, old, own in zip(found.slow, before, found._value(), strict=True):
+    for slow, old, own in zip(found.slow, before, found.value_params(), strict=True):
         torch.testing.assert_close(slow, torch.lerp(old, own.detach(), 0.1))
 
 
@@ -215,18 +217,18 @@ def test_an_anchored_step_is_weighed_and_wide_scales_are_worth_something():
     found = learner(choices, (0,))
     states, none = torch.randn(1, 32, 2, generator=torch.Generator().manual_seed(0)), torch.zeros(1, 32)
     batch = {"state": states, "action": torch.zeros(1, 32, 1), "target": none, "advantage": none + 1.0}
-    scale = split(found.both(states)[0], bounded=True)[1]
+    scale = split_policy(found.both(states)[0], bounded=True)[1]
     for _ in range(5):
-        found._step({**batch, "anchor": none, "trust": none, "log_density": none})
-    after = split(found.both(states)[0], bounded=True)
+        found.step({**batch, "anchor": none, "trust": none, "log_density": none})
+    after = split_policy(found.both(states)[0], bounded=True)
     assert (after[1] > scale).all()
-    found._step({**batch, "anchor": none, "trust": none + 1.0, "log_density": none})
-    assert not torch.equal(split(found.both(states)[0], bounded=True)[0], after[0])
+    found.step({**batch, "anchor": none, "trust": none + 1.0, "log_density": none})
+    assert not torch.equal(split_policy(found.both(states)[0], bounded=True)[0], after[0])
 
 
 def test_the_learning_rate_ends_with_the_episodes():
     found = learner(Choices(hidden=(8,), batches=1, lr=3e-3, decay=True), (0,))
-    episode(found, [environments.make("Swing")], [0], explore=True)
+    run_episode(found, [environments.make("Swing")], [0], explore=True)
     found.learn(0.25)
     assert found.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.25 * 3e-3)
 
@@ -235,12 +237,12 @@ def test_the_learning_rate_ends_with_the_episodes():
 @pytest.mark.parametrize("normalise", [False, True])
 def test_a_kept_policy_acts_as_its_learner(tmp_path, bounded, normalise):
     found = learner(Choices(hidden=(8,), batches=3, bounded=bounded, normalise=normalise, lr=3e-2), (0, 1))
-    episode(found, [environments.Swing(), environments.Swing()], [0, 1], explore=True)
+    run_episode(found, [environments.Swing(), environments.Swing()], [0, 1], explore=True)
     found.learn()
-    (tmp_path / "policy.npz").write_bytes(rl._policy(found, 1))
+    (tmp_path / "policy.npz").write_bytes(rl.encode_policy(found, 1))
     policy, state = demonstrations.Policy(tmp_path / "policy.npz"), np.array([0.4, -2.0], np.float32)
     wanted = [it[1] for it in found.act(np.stack([state, state]))]
-    for mine, own in zip(policy._given(state), wanted, strict=True):
+    for mine, own in zip(policy.distribution(state), wanted, strict=True):
         np.testing.assert_allclose(mine, own, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
         policy.location(state.astype(np.float64)), np.clip(wanted[0], -1.0, 1.0), rtol=1e-5, atol=1e-6
@@ -251,7 +253,7 @@ def test_a_policy_that_is_not_finite_has_no_return_and_harms_no_other():
     found, sound = learner(seeds=(0, 1)), learner(seeds=(0, 1))
     with torch.no_grad():
         found.policy_head[1][0] = torch.nan
-    returns, beside = (episode(it, [Picky(), Picky()], [0, 1], explore=True) for it in (found, sound))
+    returns, beside = (run_episode(it, [Picky(), Picky()], [0, 1], explore=True) for it in (found, sound))
     assert np.isnan(returns[0])
     assert returns[1] == beside[1]
     for it in (found, sound):
@@ -273,9 +275,9 @@ def test_traced_targets_of_fresh_steps_are_discounted_returns():
     """With trace 1 and a policy that has not changed, the target is the discounted return, plus the value at a cut."""
     found = learner(Choices(hidden=(8,), batches=0, replay=300, trace=1.0), (0, 1))
     for number in range(3):
-        episode(found, [environments.Swing(), environments.Swing()], [number, 10 + number], explore=True)
+        run_episode(found, [environments.Swing(), environments.Swing()], [number, 10 + number], explore=True)
     data = {name: torch.from_numpy(it) for name, it in found.replay.filled().items()}
-    target, advantage = (found._traced(data)[name] for name in ("target", "advantage"))
+    target, advantage = (found.trace_targets(data)[name] for name in ("target", "advantage"))
     with torch.no_grad():
         ahead, now = (found.both(data[it])[1] for it in ("next", "state"))
     for seed in range(2):
@@ -299,10 +301,10 @@ def test_traced_targets_of_fresh_steps_are_discounted_returns():
     ],
 )
 def test_it_learns(choices):
-    found = learner(Choices(hidden=(32, 32), batches=30, replay=2000, lr=3e-3, **choices), (0, 1, 2))
-    worlds = [environments.Swing() for _ in range(3)]
-    returns = np.stack([(episode(found, worlds, [n, n + 1, n + 2], True), found.learn())[0] for n in range(100)])
-    assert (returns[-15:].mean(0) > returns[:15].mean(0) + 5.0).all(), (returns[:15].mean(0), returns[-15:].mean(0))
+    found = learner(Choices(hidden=(16, 16), batches=20, replay=2000, lr=1e-2, **choices), (0, 1))
+    worlds = [environments.Swing() for _ in range(2)]
+    returns = np.stack([(run_episode(found, worlds, [n, n + 1], True), found.learn())[0] for n in range(40)])
+    assert (returns[-10:].mean(0) > returns[:10].mean(0) + 5.0).all(), (returns[:10].mean(0), returns[-10:].mean(0))
 
 
 def test_actions_are_clipped_for_the_environment_alone():
@@ -316,7 +318,7 @@ def test_actions_are_clipped_for_the_environment_alone():
     found = learner(seeds=(0,))
     with torch.no_grad():
         found.policy_head[1][0, ..., 1] += 3.0  # a wide scale
-    episode(found, [Watched()], [0], explore=True)
+    run_episode(found, [Watched()], [0], explore=True)
     drawn = found.replay.fields["action"][0, : found.replay.count[0], 0]
     assert np.abs(drawn).max() > 1.0
     np.testing.assert_array_equal(Watched.seen, np.clip(drawn, -1.0, 1.0))

@@ -5,15 +5,14 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from bench_command import command
 from recorded import tried
 
 from adaterm_bench.datasets import cifar
 from adaterm_bench.datasets.cifar import DataError, Labelled
 from adaterm_bench.experiments.classification import experiment as classification
-from adaterm_bench.experiments.classification.experiment import Classification, Training, _drawn, objective
+from adaterm_bench.experiments.classification.experiment import Classification, Training, draw_batches, objective
 from adaterm_bench.methods import make_optimizer
-from adaterm_bench.models.resnet import ResNet18, seeded
+from adaterm_bench.models.resnet import ResNet18, make_network
 
 TINY = {"source": "synthetic", "images": 64, "batch_size": 32, "width": 2, "precision": "float32", "epochs": 2}
 
@@ -30,15 +29,15 @@ def published(tmp_path, monkeypatch):
         (folder / name).write_bytes(table.tobytes())
         monkeypatch.setitem(cifar.ROWS, name, rows)
         monkeypatch.setitem(cifar.SHA1, name, hashlib.sha1(table.tobytes()).hexdigest())
-    for function in (cifar.load, cifar.human_labels):
+    for function in (cifar.load, cifar.load_human_labels):
         function.cache_clear()
     yield folder
-    for function in (cifar.load, cifar.human_labels):
+    for function in (cifar.load, cifar.load_human_labels):
         function.cache_clear()
 
 
 def test_rows_are_planes_of_colours_after_two_labels(published):
-    train, test = cifar.load(cifar.folder(str(published.parent)))
+    train, test = cifar.load(cifar.find_folder(str(published.parent)))
     assert (train.labels.tolist(), len(test.labels)) == (list(range(20)), 10)
     row = np.frombuffer((published / "train.bin").read_bytes(), np.uint8).reshape(20, -1)[7, 2:]
     assert train.pixels[7, 5, 9].tolist() == [int(row[plane * 1024 + 5 * 32 + 9]) for plane in range(3)]
@@ -46,11 +45,11 @@ def test_rows_are_planes_of_colours_after_two_labels(published):
 
 def test_the_folder_comes_by_option_or_environment(published, monkeypatch):
     monkeypatch.setenv(cifar.VARIABLE, str(published))
-    assert cifar.folder("") == published
-    assert cifar.folder(str(published.parent)) == published
+    assert cifar.find_folder("") == published
+    assert cifar.find_folder(str(published.parent)) == published
     monkeypatch.delenv(cifar.VARIABLE)
     with pytest.raises(DataError, match=r"--data DIR or set ADATERM_CIFAR100.*SHA-1 of train.bin must be"):
-        cifar.folder("")
+        cifar.find_folder("")
 
 
 @pytest.mark.parametrize(
@@ -90,10 +89,10 @@ def test_human_labels_of_either_form(published, form, monkeypatch):
         np.save(published.parent / "cifar100n_fine.npy", labels.astype(np.uint8))
     else:
         torch.save({"clean_label": labels, "noisy_label": labels}, published / "CIFAR-100_human.pt")
-    with pytest.raises(DataError, match=r"(npy|pt) has not the fine labels of CIFAR-100N, in their order"):
-        cifar.human_labels(published)
+    with pytest.raises(DataError, match=r"(npy|pt) does not have the fine labels of CIFAR-100N in their order"):
+        cifar.load_human_labels(published)
     monkeypatch.setattr(cifar, "HUMAN", cifar.fingerprint(torch.from_numpy(labels)))
-    assert cifar.human_labels(published).tolist() == labels.tolist()
+    assert cifar.load_human_labels(published).tolist() == labels.tolist()
 
 
 def test_human_labels_pickled_by_an_older_numpy(published, monkeypatch):
@@ -109,7 +108,7 @@ def test_human_labels_pickled_by_an_older_numpy(published, monkeypatch):
         for name, data in files.items():
             packed.writestr(name, data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
     assert content != (published / "CIFAR-100_human.pt").read_bytes()
-    assert cifar.human_labels(published).tolist() == labels.tolist()
+    assert cifar.load_human_labels(published).tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize(
@@ -130,18 +129,18 @@ def test_human_labels_that_are_wrong(published, labels, says):
     elif labels is not None:
         np.save(file, labels)
     with pytest.raises(DataError, match=says):
-        cifar.human_labels(published)
+        cifar.load_human_labels(published)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
 def test_as_many_labels_as_asked_are_wrong_and_the_seed_decides_which(share):
     labels = torch.arange(1000) % 100
-    wrong = cifar.wrong_labels(labels, share, 100, 5)
+    wrong = cifar.corrupt_labels(labels, share, 100, 5)
     assert int((wrong != labels).sum()) == round(1000 * share)
     assert 0 <= wrong.min() <= wrong.max() < 100
-    assert torch.equal(wrong, cifar.wrong_labels(labels, share, 100, 5))
+    assert torch.equal(wrong, cifar.corrupt_labels(labels, share, 100, 5))
     if share:
-        assert cifar.fingerprint(wrong) != cifar.fingerprint(cifar.wrong_labels(labels, share, 100, 6))
+        assert cifar.fingerprint(wrong) != cifar.fingerprint(cifar.corrupt_labels(labels, share, 100, 6))
         counts = np.bincount(((wrong - labels) % 100)[wrong != labels], minlength=100)
         assert counts[0] == 0
 
@@ -160,14 +159,14 @@ def test_the_network_is_resnet_18_for_small_images():
 
 
 def test_the_seed_decides_the_initial_weights():
-    first = seeded(3, 10, 2).state_dict()
+    first = make_network(3, 10, 2).state_dict()
     torch.rand(5)
-    assert all(torch.equal(it, first[name]) for name, it in seeded(3, 10, 2).state_dict().items())
+    assert all(torch.equal(it, first[name]) for name, it in make_network(3, 10, 2).state_dict().items())
 
 
 def test_batches_are_crops_of_padded_images_some_flipped():
     """The loss of a batch drawn in the objective is that of the same batch cut by hand."""
-    data = cifar.synthetic(8, 100, 0)
+    data = cifar.make_synthetic(8, 100, 0)
     training = Training(Classification(**{**TINY, "images": 32}), "Adam", _repeated(data, 4), 0, "cpu")
     draws = torch.tensor([[3, 0, 8, 0], [5, 4, 4, 1], [0, 7, 2, 1]])
     by_hand = []
@@ -188,34 +187,34 @@ def _repeated(data, times):
 
 
 def test_an_epoch_takes_every_image_at_most_once_in_an_order_of_its_own():
-    first, second = (_drawn(100, 3, 32, [7, epoch]) for epoch in (0, 1))
+    first, second = (draw_batches(100, 3, 32, [7, epoch]) for epoch in (0, 1))
     assert len(first[..., 0].unique()) == 96
     assert not torch.equal(first, second)
     assert first[..., 1:3].min() >= 0
     assert first[..., 1:3].max() <= 8
-    assert torch.equal(first, _drawn(100, 3, 32, [7, 0]))
+    assert torch.equal(first, draw_batches(100, 3, 32, [7, 0]))
 
 
 def test_it_learns_what_can_be_learnt():
     settings = Classification(**{**TINY, "images": 512, "epochs": 6, "width": 4, "lr": 1e-2, "smoothing": 0.0})
-    data = cifar.synthetic(512, 4, 0)
+    data = cifar.make_synthetic(512, 4, 0)
     training = Training(settings, "Adam", data, 0, "cpu")  # AdaTerm would still be starting
     losses = [training.epoch(number) for number in range(6)]
     assert losses[-1] < 0.6 * losses[0]
-    test = cifar.synthetic(200, 4, 1)
+    test = cifar.make_synthetic(200, 4, 1)
     assert (training.predicted(test.pixels) == test.labels).double().mean() > 0.6
 
 
 def test_a_file_of_torch_without_the_labels(published):
     torch.save({"clean_label": np.arange(20)}, published / "CIFAR-100_human.pt")
     with pytest.raises(DataError, match=r"cannot be read \(it has no noisy_label\)"):
-        cifar.human_labels(published)
+        cifar.load_human_labels(published)
 
 
 def test_a_broken_file_of_torch_is_refused_in_one_line(published):
     (published / "CIFAR-100_human.pt").write_bytes(b"not a file of torch")
     with pytest.raises(DataError, match="cannot be read") as raised:
-        cifar.human_labels(published)
+        cifar.load_human_labels(published)
     assert len(str(raised.value).splitlines()) == 1
     assert "weights_only" not in str(raised.value)
 
@@ -233,15 +232,15 @@ def test_a_trial_is_a_loop_that_anyone_would_write(method, monkeypatch):
 
     monkeypatch.setattr(Training, "predicted", predicted)
     (found,) = experiment.run([trial], "cpu", lambda fraction: None)
-    train, test = cifar.synthetic(96, 100, 0), cifar.synthetic(96, 100, 1)
-    given = cifar.wrong_labels(train.labels, 0.1, 100, 3)
-    network = seeded(3, 100, 2)
+    train, test = cifar.make_synthetic(96, 100, 0), cifar.make_synthetic(96, 100, 1)
+    given = cifar.corrupt_labels(train.labels, 0.1, 100, 3)
+    network = make_network(3, 100, 2)
     optimizer = make_optimizer(method, list(network.parameters()), 1e-3)
     centre, scale = (it(train.pixels.float().reshape(-1, 3), 0).view(3, 1, 1) for it in (torch.mean, torch.std))
     padded = torch.nn.functional.pad(train.pixels.permute(0, 3, 1, 2), (4, 4, 4, 4))
     losses = []
     for epoch in range(2):
-        for batch in _drawn(96, 3, 32, [3, epoch]):
+        for batch in draw_batches(96, 3, 32, [3, epoch]):
             crops = [padded[it, :, top : top + 32, left : left + 32] for it, top, left, _ in batch.tolist()]
             pixels = torch.stack([crop.flip(2) if it[3] else crop for crop, it in zip(crops, batch, strict=True)])
             out = network((pixels.float() - centre) / scale)
@@ -257,7 +256,7 @@ def test_a_trial_is_a_loop_that_anyone_would_write(method, monkeypatch):
     assert found["labels"] == cifar.fingerprint(given)
     for (pixels, _), wanted in zip(looked, (test, test, train), strict=True):
         assert torch.equal(pixels, wanted.pixels)
-    monkeypatch.setattr(classification, "repeatable", tried)
+    monkeypatch.setattr(classification, "make_repeatable", tried)
     (again,) = experiment.run([trial], "cpu", lambda fraction: None)
     assert again["losses"] == pytest.approx(found["losses"], rel=1e-5)
     for mine, other in zip(looked[2][1], looked[5][1], strict=True):
@@ -286,17 +285,17 @@ def test_methods_with_one_seed_see_the_same_labels():
         assert len({it["labels"] for it in seen}) == 1
 
 
-def test_it_runs_and_reports(tmp_path):
-    words = ["--preset", "smoke", "--methods", "Adam,AdaTerm,t-Adam", "--seeds", 2, "--workers", 2, "--out", tmp_path]
-    code, text = command("run", "classification", *words)
+def test_it_runs_and_reports(main, tmp_path):
+    words = ["--preset", "smoke", "--methods", "Adam,AdaTerm,t-Adam", "--seeds", 1, "--workers", 0, "--out", tmp_path]
+    code, text = main("run", "classification", *words, "--labels", "10 %,0 %")
     assert code == 0, text
-    assert command("report", tmp_path)[0] == 0
+    assert main("report", tmp_path)[0] == 0
     page = (tmp_path / "report/report.md").read_text()
     assert "72.05 ± 0.43" in page
     assert "With 10 % wrong labels, AdaTerm is more accurate than t-Adam." in page
 
 
-def test_without_data_the_error_says_where_to_get_it(tmp_path, monkeypatch):
+def test_without_data_the_error_says_where_to_get_it(main, tmp_path, monkeypatch):
     monkeypatch.delenv(cifar.VARIABLE, raising=False)
-    code, text = command("run", "classification", "--preset", "quick", "--out", tmp_path)
+    code, text = main("run", "classification", "--preset", "quick", "--out", tmp_path)
     assert (code, cifar.VARIABLE in text, "Traceback" in text) == (2, True, False), text

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from bench_command import TOY, Bench, command
+from bench_command import TOY, Bench
 
-from adaterm_bench import cli
 from adaterm_bench.core import progress, scratch
 from adaterm_bench.core.coordinator import Event, carry_out
-from adaterm_bench.core.flags import parsed
-from adaterm_bench.core.progress import Display, duration
+from adaterm_bench.core.flags import parse_value, read_seeds
+from adaterm_bench.core.progress import Display, format_duration
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Trial
 from adaterm_bench.core.work import Attempt, Batch
@@ -34,24 +33,8 @@ class Own(E):
 WHOLE_FILE = "from dataclasses import dataclass\nfrom adaterm_bench import Experiment as E, Section\n" + WHOLE
 
 
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Exit code and output of a command in this process."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        try:
-            code = cli.main([str(word) for word in words])
-        except SystemExit as exit_:  # of argparse
-            code = exit_.code
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    return run
-
-
-def test_list_shows_experiments_presets_and_methods(run):
-    code, text = run("list", TOY)
+def test_list_shows_experiments_presets_and_methods(main):
+    code, text = main("list", TOY)
     assert code == 0
     assert text.splitlines() == [
         "toy: Nothing in particular",
@@ -62,12 +45,12 @@ def test_list_shows_experiments_presets_and_methods(run):
     ]
 
 
-def test_an_experiments_settings_are_flags_with_help(run):
-    code, text = run("run", TOY, "--help")
+def test_an_experiments_settings_are_flags_with_help(main):
+    code, text = main("run", TOY, "--help")
     assert code == 0
     assert "--level VALUE" in text
     assert "decides results, 100 % of them; 1.0 where the preset says nothing" in " ".join(text.split())
-    assert "--level" not in run("run", "--help")[1]
+    assert "--level" not in main("run", "--help")[1]
 
 
 @pytest.mark.parametrize(
@@ -84,12 +67,12 @@ def test_an_experiments_settings_are_flags_with_help(run):
         (["run", TOY, "--widths", "1,x"], "--widths 1,x: this must be a whole number"),
         (["run", TOY, "--seeds", "many"], "--seeds many: give a number"),
         (["run"], "EXPERIMENT"),
-        (["status", "nowhere"], "nowhere is no results directory"),
-        (["report", "nowhere"], "nowhere is no results directory"),
+        (["status", "nowhere"], "nowhere is not a results directory"),
+        (["report", "nowhere"], "nowhere is not a results directory"),
     ],
 )
-def test_an_error_says_what_there_is(run, words, says):
-    code, text = run(*words)
+def test_an_error_says_what_there_is(main, words, says):
+    code, text = main(*words)
     assert code == 2
     assert says in text
     assert "Traceback" not in text
@@ -99,7 +82,7 @@ def test_an_error_says_what_there_is(run, words, says):
     ("text", "seeds"), [("3", [0, 1, 2]), ("3-5", [3, 4, 5]), ("7,1", [1, 7]), ("0,2-3", [0, 2, 3]), ("4-4", [4])]
 )
 def test_seeds(text, seeds):
-    assert cli._seeds(text) == seeds
+    assert read_seeds(text) == seeds
 
 
 @pytest.mark.parametrize(
@@ -118,16 +101,16 @@ def test_seeds(text, seeds):
     ],
 )
 def test_text_becomes_what_a_setting_is(hint, text, value):
-    found = parsed(hint, text)
+    found = parse_value(hint, text)
     assert found == value
     assert type(found) is type(value)
 
 
-def test_status_counts_per_method(tmp_path):
+def test_status_counts_per_method(main, tmp_path):
     bench = Bench(tmp_path)
     assert bench.run("--seeds", 2, "--failures", 9, methods=("steady", "fails"))[0] == 1
     bench.run("--seeds", 1, "--level", 3, "--failures", 0, methods=("fails",), workers=0)
-    code, text = command("status", bench.out)
+    code, text = main("status", bench.out)
     assert code == 0
     rows = [line.split() for line in text.splitlines()]
     assert ["toy", "(quick)", "steady", "2", "0", "0"] in rows
@@ -139,15 +122,15 @@ def test_status_counts_per_method(tmp_path):
     lost = next(path for path in (bench.out / "results").iterdir() if b'"steady"' in lzma.decompress(path.read_bytes()))
     lost.unlink()
     assert ["toy", "(quick)", "steady", "1", "0", "1"] in [
-        line.split() for line in command("status", bench.out)[1].splitlines()
+        line.split() for line in main("status", bench.out)[1].splitlines()
     ]
 
 
-def test_the_report_has_a_section_for_every_setting(run, tmp_path, monkeypatch):
+def test_the_report_has_a_section_for_every_setting(main, tmp_path, monkeypatch):
     for words in ([], ["--seeds", 2], ["--level", "3"]):
         log = tmp_path / "log"
         log.mkdir(exist_ok=True)
-        run("run", TOY, "--methods", "steady", "--workers", 0, "--log", log, "--out", "out", *words)
+        main("run", TOY, "--methods", "steady", "--workers", 0, "--log", log, "--out", "out", *words)
     written = []
 
     def write(sections, results, folder, single_file):
@@ -156,7 +139,7 @@ def test_the_report_has_a_section_for_every_setting(run, tmp_path, monkeypatch):
         return [folder / "report.md"]
 
     monkeypatch.setattr("adaterm_bench.reporting.report.write", write, raising=False)
-    code, text = run("report", "out")
+    code, text = main("report", "out")
     assert (code, text) == (0, "out/report/report.md\n")
     changed = "Not the usual settings, which are in brackets: level 3.0 (1.0)."
     assert [(it.title, it.text) for it in written] == [
@@ -203,7 +186,7 @@ def test_progress_is_plain_lines_elsewhere(monkeypatch):
 def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
     """A trial that goes on from a half, and has three quarters after 10 s, needs 10 s more."""
     batch = Batch("toy", "toy", {}, [Trial("toy", 1, {}, {}, "Adam", 0)], {}, out=str(tmp_path))
-    with scratch.using(batch.out, batch.key):
+    with scratch.use_folder(batch.out, batch.key):
         scratch.save({})
     now, news = [0.0], [Event(batch), Event(batch, 0.5), Event(batch, 0.75)]
 
@@ -224,15 +207,21 @@ def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
     stream = io.StringIO()
     carry_out([batch], Pool(), Store(tmp_path), Display(1, 0, stream), 0)
     assert "0/1 trials done, 1 running, about 10 s left" in stream.getvalue()
-    assert not scratch.left(batch.out, batch.key)
+    assert not scratch.has_checkpoint(batch.out, batch.key)
 
 
 def test_durations():
-    assert [duration(it) for it in (0.4, 59, 61, 7200, 90_000)] == ["0 s", "59 s", "1 min 1 s", "2 h 0 min", "1 d 1 h"]
+    assert [format_duration(it) for it in (0.4, 59, 61, 7200, 90_000)] == [
+        "0 s",
+        "59 s",
+        "1 min 1 s",
+        "2 h 0 min",
+        "1 d 1 h",
+    ]
 
 
-def test_a_name_that_a_setting_does_not_know(run):
-    code, text = run("run", "test_functions", "--functions", "Rosenbrok", "--preset", "smoke")
+def test_a_name_that_a_setting_does_not_know(main):
+    code, text = main("run", "test_functions", "--functions", "Rosenbrok", "--preset", "smoke")
     assert code == 2
     assert "Did you mean 'Rosenbrock'?" in text
 
@@ -251,12 +240,12 @@ def test_a_name_that_a_setting_does_not_know(run):
     ],
 )
 def test_an_own_file_that_is_wrong_is_named_without_a_traceback_of_ours(
-    run, content, words, says, tmp_path, monkeypatch
+    main, content, words, says, tmp_path, monkeypatch
 ):
     name = f"own{abs(hash((content, *words)))}.py"
     (tmp_path / name).write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
-    code, text = run(*[str(tmp_path / name) if word == "own.py" else word for word in words])
+    code, text = main(*[str(tmp_path / name) if word == "own.py" else word for word in words])
     assert code == 2
     assert says.replace("own.py", name) in text
     assert "registry.py" not in text
@@ -277,8 +266,8 @@ def test_an_own_file_that_is_wrong_is_named_without_a_traceback_of_ours(
         (["--noises", ""], "has no trials"),
     ],
 )
-def test_values_that_cannot_work_are_refused_at_once(run, words, says):
-    code, text = run("run", "regression", "--preset", "smoke", *words)
+def test_values_that_cannot_work_are_refused_at_once(main, words, says):
+    code, text = main("run", "regression", "--preset", "smoke", *words)
     assert (code, says in text) == (2, True), text
 
 
@@ -292,51 +281,53 @@ def test_values_that_cannot_work_are_refused_at_once(run, words, says):
         (WHOLE.replace("@dataclass(frozen=True)", ""), "must be a dataclass"),
     ],
 )
-def test_an_own_experiment_that_is_not_whole(run, tmp_path, text, says):
+def test_an_own_experiment_that_is_not_whole(main, tmp_path, text, says):
     file = tmp_path / f"own_{abs(hash(text))}.py"
     file.write_text("from dataclasses import dataclass\nfrom adaterm_bench import Experiment as E, Section\n" + text)
-    code, printed = run("run", file)
+    code, printed = main("run", file)
     assert (code, says in printed) == (2, True), printed
 
 
-def test_methods_run_in_the_order_in_which_they_are_named(run):
+def test_methods_run_in_the_order_in_which_they_are_named(main):
     words = ("--preset", "smoke", "--seeds", 1, "--workers", 0, "--out", "out")
-    assert run("run", "regression", "--methods", "RAdam", "AdaTerm", "Adam", "AdaTerm", *words)[0] == 0
+    assert main("run", "regression", "--methods", "RAdam", "AdaTerm", "Adam", "AdaTerm", *words)[0] == 0
     (plan,) = Path("out/plans").glob("*.json")
     assert json.loads(plan.read_text())["methods"] == ["RAdam", "AdaTerm", "Adam"]
 
 
-def test_methods_of_users_run_only_where_they_can(run, tmp_path):
+def test_methods_of_users_run_only_where_they_can(main, tmp_path):
     (tmp_path / "registers.py").write_text(
         "import torch\nfrom adaterm_bench.methods import register\n"
         "register('Own SGD', lambda params, lr: torch.optim.SGD(params, lr), elementwise=True)"
     )
-    code, text = run("run", "figures", "--with", tmp_path / "registers.py", "--methods", "Own SGD", "--preset", "smoke")
+    code, text = main(
+        "run", "figures", "--with", tmp_path / "registers.py", "--methods", "Own SGD", "--preset", "smoke"
+    )
     assert (code, "figures has no trials" in text) == (2, True), text
 
 
-def test_the_report_shows_what_it_can(run, tmp_path):
+def test_the_report_shows_what_it_can(main, tmp_path):
     arguments = ["--preset", "smoke", "--workers", 0, "--out", "out", "--seeds", 2]
-    assert run("run", "regression", "--methods", "Adam,AdaTerm", *arguments)[0] == 0
-    assert run("run", "regression", "--methods", "t-Adam", "--noises", "0.5", *arguments)[0] == 0
-    assert run("run", "regression", "--methods", "RAdam", *arguments[:-1], "5-6")[0] == 0
-    code, _ = run("report", "out")
+    assert main("run", "regression", "--methods", "Adam,AdaTerm", *arguments)[0] == 0
+    assert main("run", "regression", "--methods", "t-Adam", "--noises", "0.5", *arguments)[0] == 0
+    assert main("run", "regression", "--methods", "RAdam", *arguments[:-1], "5-6")[0] == 0
+    code, _ = main("report", "out")
     page = (tmp_path / "out/report/report.md").read_text()
     assert code == 0
-    assert "Not shown, for want of trials that the others have: RAdam, t-Adam" in page
+    assert "Not shown, because trials are missing that the others have: RAdam, t-Adam" in page
     assert "Not the usual settings, which are in brackets: samples 300 (40000)" in page
     (tmp_path / "gone.py").write_text(WHOLE_FILE)
-    assert run("run", tmp_path / "gone.py", *arguments)[0] == 0
+    assert main("run", tmp_path / "gone.py", *arguments)[0] == 0
     (tmp_path / "gone.py").write_text(WHOLE_FILE.replace('Section("Own", "")', "1 / 0"))
-    assert "its section failed with ZeroDivisionError" in command("report", tmp_path / "out")[1]
+    assert "its section failed with ZeroDivisionError" in main("report", "out")[1]
     (tmp_path / "gone.py").write_text(WHOLE_FILE.replace("size:", "extent:"))
-    code, text = command("report", tmp_path / "out")
+    code, text = main("report", "out")
     assert (code, "own (smoke) of" in text, "regression-smoke" in text) == (1, True, True), text
 
 
-def test_results_of_another_version_are_not_mixed_in(tmp_path):
+def test_results_of_another_version_are_not_mixed_in(main, tmp_path):
     file = tmp_path / "grows.py"
     for version, seeds in ((1, 3), (2, 2)):
         file.write_text(WHOLE_FILE.replace("version = 1", f"version = {version}"))
-        assert command("run", file, "--seeds", seeds, "--out", tmp_path / "out")[0] == 0
-    assert "3 results of other versions are not shown" in command("report", tmp_path / "out")[1]
+        assert main("run", file, "--seeds", seeds, "--workers", 0, "--out", "out")[0] == 0
+    assert "3 results of other versions are not shown" in main("report", "out")[1]

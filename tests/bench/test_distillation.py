@@ -11,10 +11,10 @@ from adaterm_bench.core.trial import Result
 from adaterm_bench.datasets import demonstrations
 from adaterm_bench.datasets.data import DataError, fingerprint
 from adaterm_bench.experiments.distillation import experiment as distillation
-from adaterm_bench.experiments.distillation.experiment import Distillation, student, surprise
+from adaterm_bench.experiments.distillation.experiment import Distillation, apply_student, measure_surprise
 from adaterm_bench.experiments.rl.experiment import Reinforcement
 from adaterm_bench.methods import make_optimizer
-from adaterm_bench.models.networks import initial
+from adaterm_bench.models.networks import make_weights
 
 FILE = demonstrations.FILE
 
@@ -26,7 +26,7 @@ def recorded(tmp_path_factory):
     settings = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=2)
     trials = settings.trials(["Adam", "AdaTerm"])
     for method in ("Adam", "AdaTerm"):
-        with scratch.using(str(folder), method):
+        with scratch.use_folder(str(folder), method):
             settings.run([it for it in trials if it.method == method], "cpu", lambda fraction: None)
     files = [folder / "kept" / f"{it.key}.npz" for it in trials]
     found = demonstrations.record("Swing", files, [2, 2, 2, 1], 5)
@@ -87,20 +87,20 @@ def _spoil(folder):
 @pytest.mark.parametrize("content", [b"nothing", b"", b"PK\x03\x04 and no more"])
 def test_a_file_that_is_no_policy(tmp_path, content):
     (tmp_path / "policy.npz").write_bytes(content)
-    with pytest.raises(DataError, match="is no policy"):
+    with pytest.raises(DataError, match="is not a policy"):
         demonstrations.Policy(tmp_path / "policy.npz")
 
 
 def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
     settings = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=5)
     trials = settings.trials(["Adam"])
-    with scratch.using(str(tmp_path), "batch"):
+    with scratch.use_folder(str(tmp_path), "batch"):
         outcomes = settings.run(trials, "cpu", lambda fraction: None)
     words = [str(tmp_path), "--task", "Swing", "--out", str(tmp_path / "data"), "--variant", "specified"]
-    _refused(words, capsys, "there are 0)", "Variants that are there: none")
+    _refused(words, capsys, "there are 0)", "Variants: none")
     _refused([str(tmp_path / "none"), *words[1:]], capsys, "There is no directory")
     store.Store(tmp_path).add(trials, outcomes, {})
-    _refused([*words[:-1], "tuned"], capsys, "there are 0)", "Variants that are there: specified")
+    _refused([*words[:-1], "tuned"], capsys, "there are 0)", "Variants: specified")
     _refused([*words, "--amateur", "nobody"], capsys, "choose from", f"{trials[0].key}: Adam, specified, 1 episodes")
     demonstrations.main(words)
     order = sorted(range(5), key=lambda place: -outcomes[place]["return"])
@@ -110,13 +110,13 @@ def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
     stuck = Reinforcement(
         tasks=("Swing",), variants=("traced",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=1
     )
-    with scratch.using(str(tmp_path), "stuck"):
+    with scratch.use_folder(str(tmp_path), "stuck"):
         store.Store(tmp_path).add(stuck.trials(["Adam"]), stuck.run(stuck.trials(["Adam"]), "cpu", lambda _: None), {})
     demonstrations.main([*words, "--amateur-variant", "traced"])
     about = json.loads((tmp_path / "data" / demonstrations.DESCRIPTION).read_text())
     assert about["policies"][-1]["key"] == stuck.trials(["Adam"])[0].key
     other = Reinforcement(tasks=("Swing",), episodes=2, test_episodes=1, batches=2, hidden=(8,), seeds=1)
-    with scratch.using(str(tmp_path), "other"):
+    with scratch.use_folder(str(tmp_path), "other"):
         store.Store(tmp_path).add(other.trials(["Adam"]), other.run(other.trials(["Adam"]), "cpu", lambda _: None), {})
     _refused(words, capsys, "different settings")
 
@@ -131,10 +131,10 @@ def _refused(words, capsys, *says):
 
 def test_the_loss_is_that_of_a_gaussian():
     params = [torch.randn(2, *shape, dtype=torch.float64) for shape in ((3, 4), (1, 4), (4, 4), (1, 4))]
-    mean, std = student(params, torch.randn(2, 5, 3, dtype=torch.float64))
+    mean, std = apply_student(params, torch.randn(2, 5, 3, dtype=torch.float64))
     actions = torch.randn_like(mean)
     wanted = -torch.distributions.Normal(mean, std).log_prob(actions).sum(-1)
-    torch.testing.assert_close(surprise((mean, std), actions), wanted)
+    torch.testing.assert_close(measure_surprise((mean, std), actions), wanted)
 
 
 def test_students_learn_and_are_tested():
@@ -172,9 +172,9 @@ def test_students_are_those_of_a_plain_loop(method):
         source="synthetic", epochs=2, test_episodes=1, seeds=1, amateur=("with",), weight_decay=0.05, lr=1e-2
     )
     (found,) = experiment.run(experiment.trials([method]), "cpu", lambda fraction: None)
-    data = demonstrations.synthetic()
+    data = demonstrations.make_synthetic()
     states = torch.from_numpy(((data.states - data.states.mean(0)) / data.states.std(0)).astype(np.float32))
-    params = [it[0].detach().clone().requires_grad_() for it in initial([0], (2, 32, 32, 2), torch.float32, "cpu")]
+    params = [it[0].detach().clone().requires_grad_() for it in make_weights([0], (2, 32, 32, 2), torch.float32, "cpu")]
     optimizer = make_optimizer(method, params, 1e-2)
     optimizer.param_groups[0]["weight_decay"] = 0.05
     generator, losses = torch.Generator().manual_seed(0), []
@@ -213,12 +213,12 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, me
         if fraction > 0.5:
             raise KeyboardInterrupt
 
-    with scratch.using(str(tmp_path), "batch"):
+    with scratch.use_folder(str(tmp_path), "batch"):
         with pytest.raises(KeyboardInterrupt):
             experiment.run(trials, "cpu", interrupt)
-        assert len(scratch.saved()["losses"]) == 2
+        assert len(scratch.load()["losses"]) == 2
         assert experiment.run(trials, "cpu", lambda fraction: None) == whole
-        assert len(scratch.saved()["losses"]) == 4  # of whom only tests were left, if it had been killed in them
+        assert len(scratch.load()["losses"]) == 4  # of whom only tests were left, if it had been killed in them
         assert experiment.run(trials, "cpu", lambda fraction: None) == whole
 
 

@@ -1,6 +1,7 @@
 """Trials that run as one batch are what they would be alone, with the real optimizers."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from adaterm_bench.experiments.batch_size.experiment import BatchSize
 from adaterm_bench.experiments.regression.experiment import Regression, curve
 from adaterm_bench.experiments.test_functions.experiment import FUNCTIONS, NoisySearch
 from adaterm_bench.methods import PAPER_METHODS
-from adaterm_bench.models.networks import initial, perceptron
+from adaterm_bench.models.networks import apply_perceptron, make_weights
 
 VALUES = {
     "Rosenbrock": lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2,
@@ -21,7 +22,7 @@ VALUES = {
         -torch.sin(x) * torch.sin(x**2 / np.pi) ** 20 - torch.sin(y) * torch.sin(2 * y**2 / np.pi) ** 20
     ),
 }
-SMOKE = NoisySearch(**NoisySearch.presets["smoke"])
+SMOKE = NoisySearch(**NoisySearch.presets["smoke"] | {"steps": 80})
 NETWORK = Regression(**Regression.presets["smoke"] | {"dtype": "float64", "samples": 200})
 
 
@@ -60,7 +61,7 @@ def test_searches_are_what_they_are_alone(method):
         gradient, start, optimum = FUNCTIONS["McCormick"]
         point = torch.tensor(start, dtype=torch.float64)
         optimizer = alone(method, [point], SMOKE.lr)
-        for shift in SMOKE._shifts([trial], "cpu"):
+        for shift in SMOKE.draw_shifts([trial], "cpu"):
             at = point + shift[0]
             point.grad = torch.stack(gradient(at[0], at[1]))
             optimizer.step()
@@ -73,23 +74,23 @@ def test_networks_are_what_they_are_alone(method):
     together = NETWORK.run(trials, "cpu", quiet)
     trial, outcome = trials[-1], together[-1]
     params = [
-        p[0].detach().requires_grad_() for p in initial([trial.seed], (1, 50, 50, 50, 50, 1), torch.float64, "cpu")
+        p[0].detach().requires_grad_() for p in make_weights([trial.seed], (1, 50, 50, 50, 50, 1), torch.float64, "cpu")
     ]
     optimizer = alone(method, params, NETWORK.lr)
-    inputs, targets = (column[0] for column in NETWORK._data([trial], torch.float64, "cpu"))
+    inputs, targets = (column[0] for column in NETWORK.draw_samples([trial], torch.float64, "cpu"))
     for begin in range(0, NETWORK.samples, 10):
         optimizer.zero_grad()
-        found = perceptron([p[None] for p in params], inputs[None, begin : begin + 10])[0]
+        found = apply_perceptron([p[None] for p in params], inputs[None, begin : begin + 10])[0]
         (found - targets[begin : begin + 10]).square().mean().backward()
         optimizer.step()
     x = torch.linspace(0, 1, 1001, dtype=torch.float64)
-    error = (perceptron([p[None] for p in params], x.view(1, -1, 1))[0, :, 0] - curve(x)).square().mean().item()
+    error = (apply_perceptron([p[None] for p in params], x.view(1, -1, 1))[0, :, 0] - curve(x)).square().mean().item()
     assert outcome["error"] == pytest.approx(error, rel=1e-6)
 
 
 def test_paired_seeds_share_data_and_more_noise_includes_less():
     low, high = replace(NETWORK, noises=(0.3, 0.7)).trials(["Adam"], [5])
-    (x, y), (same, other) = (NETWORK._data([trial], torch.float64, "cpu") for trial in (low, high))
+    (x, y), (same, other) = (NETWORK.draw_samples([trial], torch.float64, "cpu") for trial in (low, high))
     assert torch.equal(x, same)
     clean = curve(x)
     assert ((y != clean) <= (other != clean)).all()
@@ -105,10 +106,11 @@ def test_batch_sizes_have_trials_of_their_own():
     assert all(np.isfinite(outcome["error"]) for outcome in study.run(small, "cpu", quiet))
 
 
-def test_an_optimizer_of_ones_own(monkeypatch):
-    monkeypatch.setattr(methods, "_REGISTERED", dict(methods._REGISTERED))
+def test_an_optimizer_of_ones_own(request):
     methods.register("SGD", lambda params, lr: torch.optim.SGD(params, lr), elementwise=True)
     methods.register("SGD one by one", lambda params, lr: torch.optim.SGD(params, lr))
+    for name in ("SGD", "SGD one by one"):
+        request.addfinalizer(partial(methods.unregister, name))
     ends = []
     for method in ("SGD", "SGD one by one"):
         trials = replace(SMOKE, functions=("McCormick",)).trials([method])

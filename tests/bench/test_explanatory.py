@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adaterm_bench.core.trial import Result
-from adaterm_bench.experiments.figures.experiment import FIGURES, Explanatory, central, density
+from adaterm_bench.experiments.figures.experiment import FIGURES, Explanatory, density, measure_central
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def test_densities_and_their_central_shares():
     x = np.linspace(-4000.0, 4000.0, 400_001)
     for dof in (1.0, 3.0, math.inf):
         assert np.sum(density(x, 0.5, 2.0, dof)) * 0.02 == pytest.approx(1.0, abs=1e-3)
-    assert central(0.9, math.inf) == pytest.approx(1.6448536, abs=1e-4)
-    assert central(0.9, 1.0) == pytest.approx(math.tan(0.45 * math.pi), abs=1e-3)
+    assert measure_central(0.9, math.inf) == pytest.approx(1.6448536, abs=1e-4)
+    assert measure_central(0.9, 1.0) == pytest.approx(math.tan(0.45 * math.pi), abs=1e-3)
 
 
 def test_student_fit_resists_the_outliers(data):

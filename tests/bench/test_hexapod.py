@@ -22,9 +22,9 @@ from adaterm_bench.datasets.hexapod import (
     robot,
     save,
 )
-from adaterm_bench.datasets.hexapod.gait import RANGES, Walk, draw, references
+from adaterm_bench.datasets.hexapod.gait import RANGES, Walk, draw_walk, plan_angles
 from adaterm_bench.datasets.hexapod.simulation import COLUMNS, NOISE, STEPS, TICK, model, mujoco, simulate
-from adaterm_bench.datasets.hexapod.walking import measures
+from adaterm_bench.datasets.hexapod.walking import measure
 
 simulated = pytest.mark.skipif(find_spec("mujoco") is None, reason="MuJoCo is not installed: pip install '.[dev]'")
 STRAIGHT = Walk(stride=0.06, lift=0.03, frequency=1.0, phase=0.0, direction=0.0, turn=0.0, height=0.1, friction=0.8)
@@ -56,14 +56,14 @@ def folder(tmp_path):
 
 def test_every_walk_stays_within_the_joints_limits():
     draws = np.random.default_rng(0)
-    angles = np.stack([references(draw(draws), np.arange(0, 2, 0.02), ramp=0.1) for _ in range(500)])
+    angles = np.stack([plan_angles(draw_walk(draws), np.arange(0, 2, 0.02), ramp=0.1) for _ in range(500)])
     low, high = np.tile(np.array(list(robot.LIMITS.values())), (6, 1)).T
     assert np.all((angles > low) & (angles < high))  # which no NaN is
 
 
 def test_the_tripods_are_in_antiphase():
     """Half a period later each leg does what the opposite one did, in the mirror."""
-    angles = references(STRAIGHT, 2.0 + np.arange(50) / 50, ramp=1.0).reshape(50, 6, 3)
+    angles = plan_angles(STRAIGHT, 2.0 + np.arange(50) / 50, ramp=1.0).reshape(50, 6, 3)
     mirrored = angles[:, ::-1] * [-1, 1, 1]  # leg 1 is the mirror image of leg 6, 2 of 5, 3 of 4
     np.testing.assert_allclose(np.roll(angles, 25, 0), mirrored, atol=1e-9)
 
@@ -72,7 +72,7 @@ def test_the_tripods_are_in_antiphase():
 def test_the_angles_put_the_feet_where_they_should_be():
     feet = np.pad(robot.STANCE, ((0, 0), (0, 1))) + np.array([0.02, -0.01, -0.09])
     data = mujoco().MjData(model())
-    data.qpos[7:] = robot.joint_angles(feet)
+    data.qpos[7:] = robot.solve_angles(feet)
     data.qpos[2] = 0.0
     mujoco().mj_forward(model(), data)
     found = [data.geom(f"{leg.name}_foot").xpos for leg in robot.LEGS]
@@ -84,7 +84,7 @@ def test_the_angles_put_the_feet_where_they_should_be():
 def test_it_walks_as_it_is_told(name):
     """Speed, direction and turning are those of the gait; the body neither sinks nor tilts."""
     walk = WALKS[name]
-    it = {key: value[0] for key, value in measures(many(simulate(walk, np.random.default_rng(0)))).items()}
+    it = {key: value[0] for key, value in measure(many(simulate(walk, np.random.default_rng(0)))).items()}
     assert it["speed"] > 0.05
     assert it["speed"] == pytest.approx(it["asked_speed"], rel=0.1)
     assert abs(it["sideways_speed"]) < 0.01
@@ -98,7 +98,7 @@ def test_it_walks_as_it_is_told(name):
 def test_servos_follow_and_lag(name):
     """What is measured is neither far from what was told nor the same: there is something to predict."""
     recorded = simulate(WALKS[name], np.random.default_rng(0))
-    assert 3 * NOISE < measures(many(recorded))["tracking_error"][0] < 0.15
+    assert 3 * NOISE < measure(many(recorded))["tracking_error"][0] < 0.15
     lags = [np.square(recorded.angles[lag:] - recorded.references[: STEPS - lag]).mean() for lag in range(6)]
     assert np.argmin(lags) in (1, 2, 3)  # 20 to 60 ms
 

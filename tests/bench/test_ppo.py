@@ -67,7 +67,7 @@ def test_a_curve_ends_where_the_agent_diverged():
     trial, ends = Ppo(**SETTINGS).trials(["Adam"])[0], np.array([150.0, 250.0, 350.0])
     episodes = [[100, 5.0], [200, 7.0]]
     curves = [
-        ppo_report._curve(Result(trial, {"episodes": given, "return": value}, {}), ends)
+        ppo_report.make_curve(Result(trial, {"episodes": given, "return": value}, {}), ends)
         for given, value in ((episodes, 6.0), (episodes, np.nan), ([], np.nan))
     ]
     np.testing.assert_array_equal(curves, [[5.0, 6.0, 6.0], [5.0, np.nan, np.nan], [np.nan] * 3])
@@ -76,7 +76,8 @@ def test_a_curve_ends_where_the_agent_diverged():
 def test_the_arms_are_sb3s_clipping_and_none_and_its_adam():
     experiment = Ppo(**SETTINGS)
     agents = {
-        (it.method, it.condition["clipping"]): experiment._agent(it)[0] for it in experiment.trials(["Adam", "AdaTerm"])
+        (it.method, it.condition["clipping"]): experiment.make_agent(it)[0]
+        for it in experiment.trials(["Adam", "AdaTerm"])
     }
     assert {arm[1]: it.max_grad_norm for arm, it in agents.items()} == {"clipped": 0.5, "not clipped": np.inf}
     assert agents["Adam", "clipped"].policy.optimizer.defaults["eps"] == 1e-5
@@ -97,13 +98,13 @@ def test_what_is_interrupted_goes_on(tmp_path, monkeypatch):
         if fraction > 0.6:
             raise KeyboardInterrupt
 
-    with scratch.using(str(tmp_path), "batch"):
+    with scratch.use_folder(str(tmp_path), "batch"):
         with pytest.raises(KeyboardInterrupt):
             experiment.run(trials, "cpu", interrupt)
-        kept = scratch.saved()
+        kept = scratch.load()
         assert kept["steps"] == 256  # with the update that follows its rollout
-        agent, world = experiment._agent(trials[0])
-        ppo._restore(agent, world, kept)
+        agent, world = experiment.make_agent(trials[0])
+        ppo.restore_agent(agent, world, kept)
         first = next(agent.policy.parameters())
         assert agent.policy.optimizer.state[first]["step"] > 0
         assert world.obs_rms.count > 200

@@ -1,6 +1,5 @@
 """The same batches on a cluster: every trial is done once, though nodes are lost."""
 
-import gzip
 import os
 import signal
 from collections import Counter
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from bench_command import Bench, until
 
+from adaterm_bench.core.archive import decode
 from adaterm_bench.core.store import Store
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'")
@@ -22,8 +22,8 @@ def bench(tmp_path):
 
 def stored(store):
     """How often each trial is in the files."""
-    files = (store.path / "results").glob("*.jsonl.gz")
-    return Counter(line.split('"key":"')[1][:32] for path in files for line in gzip.open(path, "rt").readlines()[2:])
+    files = (store.path / "results").iterdir()
+    return Counter(result.trial.key for path in files for result in decode(path.read_bytes()))
 
 
 def test_a_cluster_of_its_own(bench):

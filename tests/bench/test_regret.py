@@ -13,8 +13,8 @@ import adaterm
 from adaterm_bench.core.trial import Result
 from adaterm_bench.experiments.regret.bounds import Run, corollary, theorem, trivial
 from adaterm_bench.experiments.regret.experiment import AMSGRAD, Regret
-from adaterm_bench.experiments.regret.problems import PROBLEMS, Losses, log_spaced, pieces
-from adaterm_bench.experiments.regret.report import exponent
+from adaterm_bench.experiments.regret.problems import PROBLEMS, Losses, cut_steps, space_evenly
+from adaterm_bench.experiments.regret.report import fit_exponent
 from adaterm_bench.methods import PAPER_METHODS, make_rule
 
 SMALL = Regret(seeds=2, steps=70, marks=6, dimension=3)
@@ -115,11 +115,11 @@ def test_best_point_is_clipped_to_the_box():
 
 
 def test_every_step_is_in_one_piece():
-    cut = list(pieces([1, 4, 20], 6))
+    cut = list(cut_steps([1, 4, 20], 6))
     steps = [first + index for first, count, _ in cut for index in range(count)]
     assert steps == list(range(1, 21))
     assert [first + count - 1 for first, count, marked in cut if marked] == [1, 4, 20]
-    assert log_spaced(1000, 4) == [1, 10, 100, 1000]
+    assert space_evenly(1000, 4) == [1, 10, 100, 1000]
 
 
 def test_adaterm_and_adam_stay_at_the_worst_end_and_the_others_do_not():
@@ -132,9 +132,9 @@ def test_adaterm_and_adam_stay_at_the_worst_end_and_the_others_do_not():
 
 def test_exponent_of_a_power_law():
     times, seeds = np.geomspace(10, 1000, 12), np.random.default_rng(0).uniform(1, 2, 20)
-    found = exponent(times, np.outer(times**0.7, seeds))
+    found = fit_exponent(times, np.outer(times**0.7, seeds))
     assert found[:3] == pytest.approx((0.7, 0.7, 0.7))
-    assert math.isnan(exponent(times, -np.outer(times, seeds)).estimate)
+    assert math.isnan(fit_exponent(times, -np.outer(times, seeds)).estimate)
 
 
 def test_smoke_preset_has_a_report():

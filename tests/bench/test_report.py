@@ -1,5 +1,6 @@
 """The report's pages: what they show, that they show it safely, and that they fit a phone."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.reporting import figures, palette
 from adaterm_bench.reporting.report import write
 from adaterm_bench.reporting.statistics import paired_difference
-from adaterm_bench.reporting.text import number, plus_minus
+from adaterm_bench.reporting.text import format_number, format_spread
 
 METHODS = ["AdaTerm", "Adam", "t-Adam", "AdamW + clip", "a method with a name so long that no column could hold it all"]
 LEVELS = [0.0, 0.1, 0.2, 0.5]
@@ -49,22 +50,22 @@ def pictures():
     compared = {method: paired_difference(values, flat["AdaTerm"]) for method, values in flat.items()}
     walk = np.cumsum(np.random.default_rng(0).normal(0.0, 0.02, (2_000, 2)), axis=0)
     return {
-        "noise": lambda: figures.against_noise(LEVELS, noisy, "loss"),
-        "uneven levels, where higher is better": lambda: figures.against_noise(
+        "noise": lambda: figures.draw_against_noise(LEVELS, noisy, "loss"),
+        "uneven levels, where higher is better": lambda: figures.draw_against_noise(
             [0.0, 0.001, 0.5, 1.0], noisy, "return", log=False, better="higher"
         ),
-        "curves": lambda: figures.curves(np.arange(2_000), runs(10, 2_000), "loss"),
-        "curves of few seeds": lambda: figures.curves(
+        "curves": lambda: figures.draw_curves(np.arange(2_000), runs(10, 2_000), "loss"),
+        "curves of few seeds": lambda: figures.draw_curves(
             np.arange(9), {"Adam": [[1.0, nan, *[inf] * 7], range(9)]}, "loss"
         ),
-        "negative curves": lambda: figures.curves([0, 1], {"Adam": [-1.0, 2.0]}, "loss"),
-        "bars": lambda: figures.bars_with_spread(flat, "loss"),
-        "points": lambda: figures.bars_with_spread(flat, "loss", start=None),
-        "intervals": lambda: figures.intervals(compared, "difference"),
-        "paths": lambda: figures.trajectories(
+        "negative curves": lambda: figures.draw_curves([0, 1], {"Adam": [-1.0, 2.0]}, "loss"),
+        "bars": lambda: figures.draw_bars(flat, "loss"),
+        "points": lambda: figures.draw_bars(flat, "loss", start=None),
+        "intervals": lambda: figures.draw_intervals(compared, "difference"),
+        "paths": lambda: figures.draw_paths(
             dict.fromkeys(METHODS, walk), surface, limits=(-2, 2, -1, 3), optimum=(1, 1)
         ),
-        "nothing": lambda: figures.against_noise(LEVELS, {}, "loss"),
+        "nothing": lambda: figures.draw_against_noise(LEVELS, {}, "loss"),
         "unstyled": unstyled,
     }
 
@@ -128,9 +129,9 @@ def test_what_an_earlier_report_left_goes_and_nothing_else(single):
 def test_few_seeds_have_lines_of_their_own():
     """Of six and more there are quartiles; those of three would hide one that fails."""
     values = {"AdaTerm": np.ones((3, 9)), "Adam": np.arange(54.0).reshape(6, 9)}
-    axes = figures.curves(np.arange(9), values, "return", log=False, better="higher").axes[0]
+    axes = figures.draw_curves(np.arange(9), values, "return", log=False, better="higher").axes[0]
     colours = [it.get_color() for it in axes.lines if it.get_linewidth() < 1.0]
-    assert colours == [palette.look("AdaTerm").colour] * 3
+    assert colours == [palette.choose_look("AdaTerm").colour] * 3
     assert len(axes.collections) == 1  # Adam's band
 
 
@@ -172,6 +173,12 @@ def test_the_page_needs_nothing_but_its_figures(folder, single, alone):
     assert page.tags.count("figure") == len(pictures()) + 2
     assert {it[1:] for it in page.links if it.startswith("#")} <= set(page.ids)
     assert set(re.findall(r"url\(#(.*?)\)", text)) <= set(page.ids)
+
+
+def test_programs_can_read_the_claims(folder):
+    claims = json.loads((folder / "claims.json").read_text())
+    assert [claim["verdict"] for claim in claims][:3] == ["reproduced", "not reproduced", "undecided"]
+    assert (claims[0]["low"], claims[0]["wants"], claims[4]["high"]) == (0.1, "above 0", None)
 
 
 def test_every_verdict_is_said_in_words(folder):
@@ -219,7 +226,7 @@ def test_the_same_results_make_the_same_files(folder, tmp_path):
 
 def test_nothing_to_report(tmp_path):
     written = write([], [], tmp_path / "new" / "folder")
-    assert [it.name for it in written] == ["report.html", "report.md"]
+    assert [it.name for it in written] == ["report.html", "report.md", "claims.json"]
     assert "no results yet" in written[0].read_text()
 
 
@@ -237,7 +244,7 @@ def test_nothing_to_report(tmp_path):
     ],
 )
 def test_number(value, text):
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -250,14 +257,14 @@ def test_number(value, text):
     ],
 )
 def test_plus_minus(mean, std, text):
-    assert plus_minus(mean, std) == text
+    assert format_spread(mean, std) == text
 
 
 def test_a_method_looks_the_same_however_it_is_spelt():
-    assert palette.look("t-Adam") == palette.look("TAdam")
-    assert palette.look("Adam, clipped") == palette.look("Adam")
-    assert palette.look("Adam, not clipped") == palette.look("Adam")._replace(dash=palette.DASHES[1])
-    looks = [palette.look(it) for it in palette.KNOWN]
+    assert palette.choose_look("t-Adam") == palette.choose_look("TAdam")
+    assert palette.choose_look("Adam, clipped") == palette.choose_look("Adam")
+    assert palette.choose_look("Adam, not clipped") == palette.choose_look("Adam")._replace(dash=palette.DASHES[1])
+    looks = [palette.choose_look(it) for it in palette.KNOWN]
     assert len(set(map(str, looks))) == len(looks)
 
 

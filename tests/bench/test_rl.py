@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from adaterm_bench.core import scratch
 from adaterm_bench.core.trial import Result
@@ -16,7 +18,7 @@ from adaterm_bench.datasets.data import DataError
 from adaterm_bench.datasets.environments import MissingSimulatorError
 from adaterm_bench.experiments.rl import experiment as rl
 from adaterm_bench.experiments.rl.experiment import Reinforcement
-from adaterm_bench.reporting.text import number
+from adaterm_bench.reporting.text import format_number
 
 
 def test_the_report_has_tables_curves_and_claims():
@@ -80,10 +82,10 @@ def test_the_speed_tells_trials_that_shared_a_core_from_those_that_did_not():
     ]
     speed = settings.section(results).tables[-1]
     assert speed.title == "Speed"
-    hours = [number(it * 2000 / 3600) for it in (1, 144, 72)]
+    hours = [format_number(it * 2000 / 3600) for it in (1, 144, 72)]
     assert speed.rows[0] == ["Swing, specified", "1", "500", "128", *hours]
-    hours = [number(it * 1000 / 3600) for it in (1, 144, 72)]
-    assert speed.rows[1] == ["Swing, specified", "3", number(1000), "256", *hours]
+    hours = [format_number(it * 1000 / 3600) for it in (1, 144, 72)]
+    assert speed.rows[1] == ["Swing, specified", "3", format_number(1000), "256", *hours]
     assert "too low" in speed.note
     assert "too low" not in settings.section(results[:3]).tables[-1].note
 
@@ -124,11 +126,11 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, va
         if fraction > 0.6:
             raise KeyboardInterrupt
 
-    with scratch.using(str(tmp_path), "batch"):
+    with scratch.use_folder(str(tmp_path), "batch"):
         with pytest.raises(KeyboardInterrupt):
             settings.run(trials, "cpu", interrupt)
-        assert len(scratch.saved()["returns"]) == 3
-        busy = scratch.saved()["busy"]
+        assert len(scratch.load()["returns"]) == 3
+        busy = scratch.load()["busy"]
         resumed = settings.run(trials, "cpu", lambda fraction: None)
     for left, right in zip(whole, resumed, strict=True):
         assert left["measured"].pop("seconds") > 0.0
@@ -141,36 +143,37 @@ def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, va
 
 
 KILLED = """
-import json, os, signal, sys
-from adaterm_bench.core import scratch
-from adaterm_bench.experiments.rl import experiment as rl
-rl.EVERY = 0.0
-end, out, task = float(sys.argv[1]), sys.argv[2], sys.argv[3]
-settings = rl.Reinforcement(
-    tasks=(task,), variants=("tuned",), episodes=5, checks=1, test_episodes=1, batches=4, hidden=(16,), seeds=2
-)
+import os, signal, sys
+from test_rl import run_saving
 def progress(fraction):
-    if fraction > end:
+    if fraction > 0.5:
         os.kill(os.getpid(), signal.SIGKILL)
-with scratch.using(out, "batch"):
-    found = settings.run(settings.trials(["AdaTerm"]), "cpu", progress)
-print(json.dumps([[it["returns"], it["test_returns"], it["steps"]] for it in found]))
+run_saving(sys.argv[1], sys.argv[2], progress)
 """
 
 
+def run_saving(task, out, progress):
+    """Returns, test returns and steps of two trials that write a checkpoint after every episode."""
+    rl.EVERY = 0.0
+    torch.set_num_threads(1)
+    short = {"episodes": 5, "checks": 1, "test_episodes": 1, "batches": 4, "hidden": (16,), "seeds": 2}
+    settings = Reinforcement(tasks=(task,), variants=("tuned",), **short)
+    with scratch.use_folder(out, "batch"):
+        outcomes = settings.run(settings.trials(["AdaTerm"]), "cpu", progress)
+    return [[it["returns"], it["test_returns"], it["steps"]] for it in outcomes]
+
+
 @pytest.mark.parametrize("task", ["Swing", "Ant"])
-def test_what_is_killed_goes_on_in_another_process(tmp_path, task):
+def test_what_is_killed_goes_on_in_another_process(tmp_path, task, monkeypatch):
     if task == "Ant":
         pytest.importorskip("pybullet_envs_gymnasium", reason="no simulator")
-
-    def run(end, out):
-        command = [sys.executable, "-W", "ignore", "-c", KILLED, str(end), str(tmp_path / out), task]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-    assert run(0.5, "killed").returncode == -signal.SIGKILL
-    resumed, whole = run(2.0, "killed"), run(2.0, "whole")
-    assert (resumed.returncode, whole.returncode) == (0, 0), resumed.stderr + whole.stderr
-    assert resumed.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
+    monkeypatch.setattr(rl, "EVERY", rl.EVERY)  # restored when the test ends
+    code = [sys.executable, "-W", "ignore", "-c", KILLED, task, str(tmp_path / "killed")]
+    killed = subprocess.run(code, capture_output=True, text=True, timeout=300, check=False, cwd=Path(__file__).parent)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert list((tmp_path / "killed/checkpoints").iterdir())
+    resumed, whole = (run_saving(task, str(tmp_path / out), lambda fraction: None) for out in ("killed", "whole"))
+    assert resumed == whole
 
 
 @pytest.mark.parametrize("task", ["Swing", "Hopper"])
@@ -197,17 +200,17 @@ def test_the_specified_variant_is_that_of_the_paper_and_our_page():
 
 
 def test_a_broken_checkpoint_counts_as_none(tmp_path):
-    with scratch.using(str(tmp_path), "batch"):
+    with scratch.use_folder(str(tmp_path), "batch"):
         scratch.save({"returns": [1.0]})
         (tmp_path / "checkpoints" / "batch.pt").write_bytes(b"nothing")
-        assert scratch.saved() is None
+        assert scratch.load() is None
 
 
 def test_a_checkpoint_that_does_not_fit_is_named(tmp_path):
     settings = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=1)
     order = Order("adaterm_bench.experiments.rl.experiment", settings, ["Adam"], None, "smoke")
     (batch,) = order.batches((), {}, str(tmp_path))
-    with scratch.using(str(tmp_path), batch.key):
+    with scratch.use_folder(str(tmp_path), batch.key):
         scratch.save({"learner": {}, "returns": [], "looks": []})
     assert f"checkpoints/{batch.key}.pt; delete that" in attempt(batch, "cpu", lambda fraction: None).error
     scratch.forget(str(tmp_path), batch.key)

@@ -9,7 +9,7 @@ import pytest
 from bench_command import Bench, until
 
 from adaterm_bench.core.coordinator import Times
-from adaterm_bench.core.runners.local import cores
+from adaterm_bench.core.runners.local import count_cores
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.core.work import Batch
@@ -41,9 +41,9 @@ def test_everything_runs_once(bench, workers):
 def test_workers_share_the_cores(bench, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     bench.run("--seeds", 1, workers=1)
-    bench.run("--seeds", "1,2", workers=10 * cores())
+    bench.run("--seeds", "1,2", workers=10 * count_cores())
     threads = {it.trial.seed: int(it.outcome["threads"]) for it in Store(bench.out).results()}
-    assert threads == {0: cores(), 1: 1, 2: 1}
+    assert threads == {0: count_cores(), 1: 1, 2: 1}
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def alive(pid):
 
 
 def test_what_would_end_too_late_is_not_begun(bench):
-    code, text = bench.run("--seeds", 4, "--sleep", 3, "--minutes", 0.05, workers=0)  # which knows after one trial
+    code, text = bench.run("--seeds", 4, "--sleep", 1.5, "--minutes", 0.027, workers=0)  # which knows after one trial
     assert (code, "1 of 4 trials are done" in text, "The time is up" in text) == (1, True, True), text
-    assert bench.run("--seeds", 4, "--sleep", 3, "--minutes", 0.04, workers=0)[0] == 1  # which knows from the first
+    assert bench.run("--seeds", 4, "--sleep", 1.5, "--minutes", 0.02, workers=0)[0] == 1  # which knows from the first
     assert len(bench.runs()) == 1
     assert bench.run("--seeds", 4, workers=0)[0] == 0
     assert set(bench.runs().values()) == {1}

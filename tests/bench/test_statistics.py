@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from adaterm_bench.reporting import statistics
-from adaterm_bench.reporting.intervals import Bootstrap, _tail, student
+from adaterm_bench.reporting.intervals import Bootstrap, student, widen_tail
 from adaterm_bench.reporting.statistics import interquartile_mean, mean, median, paired_difference
 
 PLAIN = Bootstrap(resamples=4_000, widen=False)
@@ -54,7 +54,7 @@ def test_bootstrap_interval(statistic):
 @pytest.mark.parametrize("count", [6, 10, 24, 100])
 def test_widening_is_students(count):
     z = stats.t.ppf(0.975, count - 1) * np.sqrt(count / (count - 1))
-    assert _tail(count, 0.95) == pytest.approx(stats.norm.cdf(-z), rel=0.02)
+    assert widen_tail(count, 0.95) == pytest.approx(stats.norm.cdf(-z), rel=0.02)
 
 
 def test_the_same_call_gives_the_same_interval():
@@ -132,7 +132,7 @@ def test_trend():
 
 def test_ranks_share_ties():
     values = np.array([3.0, 1.0, 3.0, inf, inf, -inf])
-    np.testing.assert_array_equal(statistics._ranks(values) + 1.0, stats.rankdata(values))
+    np.testing.assert_array_equal(statistics.rank_values(values) + 1.0, stats.rankdata(values))
 
 
 @pytest.mark.parametrize("count", [10, 24])

@@ -67,7 +67,7 @@ def _decompress(content: bytes) -> bytes:
 
 def _join(results: list[Result]) -> dict[str, Any]:
     trial = results[0].trial
-    conditions = list({canonical(it.trial.condition): it.trial.condition for it in results}.values())
+    conditions = list({canonical(result.trial.condition): result.trial.condition for result in results}.values())
     return {
         "provenance": results[0].provenance,
         "experiment": trial.experiment,

@@ -47,21 +47,21 @@ class Times:
 
     def __init__(self, results: Iterable[Result]) -> None:
         self.longest: dict[tuple[str, str], float] = {}
-        for it in results:
-            self.add(it.trial, it.provenance["seconds"])
+        for result in results:
+            self.add(result.trial, result.provenance["seconds"])
 
     def add(self, trial: Trial, seconds: float) -> None:
         """A batch with this trial took so long."""
-        kind = self._kind(trial)
+        kind = self._classify(trial)
         self.longest[kind] = max(self.longest.get(kind, 0.0), seconds)
 
     def due(self, batch: Batch) -> float:
         """The longest time of this condition and these settings; if there is none, of the experiment; else nothing."""
-        kind = self._kind(batch.trials[0])
-        others = (it for (name, _), it in self.longest.items() if name == kind[0])
+        kind = self._classify(batch.trials[0])
+        others = (each for (name, _), each in self.longest.items() if name == kind[0])
         return self.longest[kind] if kind in self.longest else max(others, default=0.0)
 
-    def _kind(self, trial: Trial) -> tuple[str, str]:
+    def _classify(self, trial: Trial) -> tuple[str, str]:
         return trial.experiment, canonical([trial.settings, trial.condition])
 
 
@@ -77,12 +77,12 @@ def carry_out(
     end = time.monotonic() + seconds
     waiting, taken = deque(batches), set[str]()
     fractions: dict[str, float] = {}  # of the batches that have begun
-    resumed = {batch.key for batch in batches if scratch.left(batch.out, batch.key)}
+    resumed = {batch.key for batch in batches if scratch.has_checkpoint(batch.out, batch.key)}
     failed, losses = Counter[str](), Counter[str]()
     sizes = {batch.key: len(batch.trials) for batch in batches}
 
     def next_one() -> Batch | None:
-        return next((it for it in waiting if time.monotonic() + times.due(it) < end), None)
+        return next((batch for batch in waiting if time.monotonic() + times.due(batch) < end), None)
 
     try:
         while taken or next_one():
@@ -111,7 +111,7 @@ def carry_out(
                 count, limit = (losses, LOSSES) if attempt.blameless else (failed, retries)
                 count[batch.key] += 1
                 again = count[batch.key] <= limit
-                display.say(_complaint(batch, attempt, again))
+                display.say(_describe_failure(batch, attempt, again))
                 if again:
                     waiting.append(batch)
                 else:
@@ -124,7 +124,7 @@ def carry_out(
         pool.close()
 
 
-def _complaint(batch: Batch, attempt: Attempt, again: bool) -> str:
+def _describe_failure(batch: Batch, attempt: Attempt, again: bool) -> str:
     first = batch.trials[0]
     others = f" and {len(batch.trials) - 1} more" if len(batch.trials) > 1 else ""
     reason = attempt.error.strip().splitlines()[-1]

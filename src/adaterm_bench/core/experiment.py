@@ -28,7 +28,7 @@ def setting(default: Any, meaning: str, choices: Collection[str] = (), least: fl
     return field(default=default, metadata={"help": meaning, "choices": choices, "least": least, "most": most})
 
 
-def looks(epochs: int, checks: int) -> list[int]:
+def list_checks(epochs: int, checks: int) -> list[int]:
     """The epochs after which to look at what has been learnt, about as many as checks; the last is among them."""
     every = max(1, epochs // checks)
     return sorted({*range(every, epochs + 1, every), epochs})
@@ -54,14 +54,14 @@ class Experiment(ABC):
 
     def __post_init__(self) -> None:
         """Refuse settings beyond their limits, what is not a number, and unknown names."""
-        for it in fields(self):
-            value = getattr(self, it.name)
-            for one in value if isinstance(value, tuple | list) else (value,):
-                _check(it.name, one, it.metadata)
+        for setting_field in fields(self):
+            value = getattr(self, setting_field.name)
+            for element in value if isinstance(value, tuple | list) else (value,):
+                _check(setting_field.name, element, setting_field.metadata)
 
     @abstractmethod
     def conditions(self) -> list[dict[str, Any]]:
-        """What varies beside method and seed."""
+        """What varies apart from method and seed."""
 
     @abstractmethod
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
@@ -99,7 +99,11 @@ class Experiment(ABC):
 
     def decisive(self) -> dict[str, Any]:
         """The settings that decide results."""
-        return {it.name: getattr(self, it.name) for it in fields(self) if not it.metadata.get("grid")}
+        return {
+            setting_field.name: getattr(self, setting_field.name)
+            for setting_field in fields(self)
+            if not setting_field.metadata.get("grid")
+        }
 
 
 def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:

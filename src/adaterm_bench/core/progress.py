@@ -58,13 +58,13 @@ class Display:
         if left > 0 and (
             worked > 0.02 * (worked + left) or (worked > 0 and seconds > SOON)
         ):  # else it mostly starts up
-            parts.append(f"about {duration(seconds / worked * left)} left")
+            parts.append(f"about {format_duration(seconds / worked * left)} left")
         else:
-            parts.append(f"{duration(seconds)} so far")
+            parts.append(f"{format_duration(seconds)} so far")
         return ", ".join(parts)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time in its two largest units."""
     whole = round(seconds)
     for size, unit, smaller, rest in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):

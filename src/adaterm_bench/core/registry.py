@@ -25,7 +25,7 @@ EXPERIMENTS = {
     "distillation": "experiments.distillation.experiment:Distillation",
 }
 """Module and class of every built-in experiment, imported only when it is named; in the order of the paper."""
-ATTRIBUTES = ("name", "title", "version", "methods", "presets")  # that an experiment must have, beside its methods
+ATTRIBUTES = ("name", "title", "version", "methods", "presets")  # that an experiment must have, apart from its methods
 
 
 class NotFoundError(Exception):

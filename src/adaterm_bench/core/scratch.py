@@ -17,7 +17,7 @@ _FOLDER: ContextVar[tuple[Path, str] | None] = ContextVar("folder", default=None
 
 
 @contextmanager
-def using(out: str, batch: str) -> Iterator[None]:
+def use_folder(out: str, batch: str) -> Iterator[None]:
     """Inside, `save` and `keep` write into a results directory; without one they do nothing."""
     token = _FOLDER.set((Path(out), batch) if out else None)
     try:
@@ -28,19 +28,19 @@ def using(out: str, batch: str) -> Iterator[None]:
 
 def save(state: Any) -> None:
     """Keep the state of the batch that runs, in place of what was kept before; tensors and plain data."""
-    import torch  # which whoever only cleans up does without
+    import torch  # which cleaning up does without
 
-    if (file := _file()) is not None:
+    if (file := _find_checkpoint()) is not None:
         content = io.BytesIO()
         torch.save(state, content)
         write_whole(file, content.getvalue())
 
 
-def saved() -> Any:
+def load() -> Any:
     """What was kept last of the batch that runs, or None; a file that is broken counts as none, and is set aside."""
     import torch
 
-    file = _file()
+    file = _find_checkpoint()
     if file is None or not file.is_file():
         return None
     content = file.read_bytes()
@@ -51,7 +51,7 @@ def saved() -> Any:
     except Exception as error:
         aside = file.with_suffix(".broken")
         file.rename(aside)
-        print(f"{file} cannot be read ({error}): it is now {aside.name}, and its trials begin anew.", file=sys.stderr)
+        print(f"{file} cannot be read ({error}): it is now {aside.name}, and its trials start again.", file=sys.stderr)
         return None
 
 
@@ -61,22 +61,22 @@ def keep(name: str, content: bytes) -> None:
         write_whole(place[0] / "kept" / name, content)
 
 
-def left(out: str, batch: str) -> bool:
+def has_checkpoint(out: str, batch: str) -> bool:
     """Whether an earlier run has left something to go on from."""
-    return bool(out) and _path(Path(out), batch).is_file()
+    return bool(out) and _name_checkpoint(Path(out), batch).is_file()
 
 
 def forget(out: str, batch: str) -> None:
     """The batch is done."""
     if out:
         with suppress(OSError):
-            _path(Path(out), batch).unlink(missing_ok=True)
+            _name_checkpoint(Path(out), batch).unlink(missing_ok=True)
 
 
-def _file() -> Path | None:
+def _find_checkpoint() -> Path | None:
     place = _FOLDER.get()
-    return None if place is None else _path(*place)
+    return None if place is None else _name_checkpoint(*place)
 
 
-def _path(out: Path, batch: str) -> Path:
+def _name_checkpoint(out: Path, batch: str) -> Path:
     return out / "checkpoints" / f"{batch}.pt"

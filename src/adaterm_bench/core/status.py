@@ -1,9 +1,9 @@
-"""What a results directory has, and what it lacks."""
+"""What a results directory has, and what is missing."""
 
 from adaterm_bench.core.store import Store
 
 
-def describe(store: Store) -> list[str]:
+def describe_store(store: Store) -> list[str]:
     """Lines: per experiment and method how many trials are done, failed and missing; each error; the space used."""
     asked: dict[tuple[str, str], set[str]] = {}
     for plan in store.plans():

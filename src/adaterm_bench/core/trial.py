@@ -57,7 +57,7 @@ def canonical(value: Any) -> str:
 def shorten(value: Any, digits: int) -> Any:
     """A number, or lists of numbers, with so many significant digits."""
     if isinstance(value, list | tuple):
-        return [shorten(each, digits) for each in value]
+        return [shorten(part, digits) for part in value]
     return float(f"{value:.{digits - 1}e}") if isinstance(value, float) and isfinite(value) else value
 
 

@@ -67,7 +67,7 @@ class Order:
             if trial.key not in done:
                 together = trial.method, self.experiment.together(trial)
                 groups.setdefault(together, {})[trial.key] = trial
-        settings = self._settings()
+        settings = self._list_settings()
         return [
             Batch(self.source, self.experiment.name, settings, list(trials.values()), origin, self.plugins, out)
             for trials in groups.values()
@@ -79,39 +79,39 @@ class Order:
             "source": self.source,
             "experiment": self.experiment.name,
             "label": self.label,
-            "settings": self._settings(),
+            "settings": self._list_settings(),
             "seeds": None if self.seeds is None else list(self.seeds),
             "methods": list(self.methods),
             "trials": group_trials(self.trials),
             "date": datetime.now(UTC).isoformat(),
         }
 
-    def _settings(self) -> dict[str, Any]:
-        return {it.name: getattr(self.experiment, it.name) for it in fields(self.experiment)}
+    def _list_settings(self) -> dict[str, Any]:
+        return {field.name: getattr(self.experiment, field.name) for field in fields(self.experiment)}
 
 
 def attempt(batch: Batch, device: str, progress: Progress) -> Attempt:
     """Run a batch in this process; whatever it raises is part of what this returns."""
-    start, resumed = time.perf_counter(), scratch.left(batch.out, batch.key)
+    start, resumed = time.perf_counter(), scratch.has_checkpoint(batch.out, batch.key)
     try:
         for source in batch.plugins:
             import_source(source)
         experiment = load(batch.source, batch.name)(**batch.settings)
         device = device if experiment.on_gpu else "cpu"
-        with scratch.using(batch.out, batch.key):
+        with scratch.use_folder(batch.out, batch.key):
             outcomes = experiment.run(batch.trials, device, progress)
         if len(outcomes) != len(batch.trials):
             raise ValueError(f"{batch.name} gave {len(outcomes)} outcomes for {len(batch.trials)} trials")
         outcomes = [experiment.shorten(outcome) for outcome in outcomes]
         canonical(outcomes)  # raises here, and not in the coordinator, if it is not plain data
     except Exception:
-        hint = f" (it went on from checkpoints/{batch.key}.pt; delete that to begin anew)" if resumed else ""
+        hint = f" (it went on from checkpoints/{batch.key}.pt; delete that to start again)" if resumed else ""
         error = traceback.format_exc().rstrip() + hint
-        return lost(batch, device, error, time.perf_counter() - start)
+        return describe_loss(batch, device, error, time.perf_counter() - start)
     return Attempt(outcomes, _describe(batch, device, time.perf_counter() - start))
 
 
-def lost(batch: Batch, device: str, error: str, seconds: float = 0.0, blameless: bool = False) -> Attempt:
+def describe_loss(batch: Batch, device: str, error: str, seconds: float = 0.0, blameless: bool = False) -> Attempt:
     """An attempt without outcomes."""
     return Attempt(None, _describe(batch, device, seconds), error, blameless)
 

@@ -16,15 +16,15 @@ class DataError(Exception):
 
 def fingerprint(arrays: Iterable[NDArray[Any]]) -> str:
     """By which anyone can see whether results are of the same numbers."""
-    content = b"".join(np.ascontiguousarray(it).tobytes() for it in arrays)
+    content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def agree(results: Sequence[Result], source: str, named: str, load: Callable[[], str]) -> None:
+def check_same_data(results: Sequence[Result], source: str, named: str, load: Callable[[], str]) -> None:
     """Refuse data that is `named`, if any is, where results of the same source are of other data: by fingerprint."""
-    others = {it.outcome["data"] for it in results if it.trial.settings["source"] == source}
-    if named and others and others != {own := load()}:
+    others = {result.outcome["data"] for result in results if result.trial.settings["source"] == source}
+    if named and others and others != {fingerprint := load()}:
         raise DataError(
-            f"{named} holds other data ({own}) than the results in this directory are of "
+            f"{named} holds other data ({fingerprint}) than the results in this directory are of "
             f"({', '.join(sorted(others))}): give another --out."
         )

@@ -22,7 +22,7 @@ from adaterm_bench.core.trial import canonical
 from adaterm_bench.datasets import environments
 from adaterm_bench.datasets.data import DataError, fingerprint
 from adaterm_bench.datasets.environments import MissingSimulatorError
-from adaterm_bench.models.actor_critic import draw, head, normalised, split, trunk
+from adaterm_bench.models.actor_critic import apply_head, apply_trunk, draw_action, normalise, split_policy
 
 FILE, DESCRIPTION = "demonstrations.npy.gz", "demonstrations.json"
 VARIABLE = "ADATERM_DEMONSTRATIONS"
@@ -47,35 +47,36 @@ class Policy:
 
     def __init__(self, file: Path) -> None:
         try:
-            kept = np.load(io.BytesIO(file.read_bytes()))
-            names = sorted((it for it in kept.files if it.startswith("layer")), key=lambda it: int(it[5:]))
-            self.layers = [torch.from_numpy(kept[name]).unsqueeze(0) for name in names]
-            self.moments = kept["moments"][:, None] if kept["normalise"] else None
-            self.bounded = bool(kept["bounded"])
+            archive = np.load(io.BytesIO(file.read_bytes()))
+            names = sorted((name for name in archive.files if name.startswith("layer")), key=lambda name: int(name[5:]))
+            self.layers = [torch.from_numpy(archive[name]).unsqueeze(0) for name in names]
+            self.moments = archive["moments"][:, None] if archive["normalise"] else None
+            self.bounded = bool(archive["bounded"])
         except (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile) as error:
-            raise DataError(f"{file} is no policy of the reinforcement learning: {error}") from error
+            raise DataError(f"{file} is not a policy of the reinforcement learning: {error}") from error
 
     def act(self, state: Array, generator: np.random.Generator) -> Array:
         """A drawn action, clipped to what the environment takes."""
-        location, scale, dof = self._given(state)
-        return np.clip(draw(location, scale, float(dof[0]), generator), -1.0, 1.0)
+        location, scale, dof = self.distribution(state)
+        return np.clip(draw_action(location, scale, float(dof[0]), generator), -1.0, 1.0)
 
     def location(self, state: Array) -> Array:
         """The action in the middle of all, clipped likewise."""
-        return np.clip(self._given(state)[0], -1.0, 1.0)
+        return np.clip(self.distribution(state)[0], -1.0, 1.0)
 
     @torch.inference_mode()
-    def _given(self, state: Array) -> tuple[Array, Array, Array]:
+    def distribution(self, state: Array) -> tuple[Array, Array, Array]:
+        """Location, scale and degrees of freedom of the action in a state."""
         seen = np.asarray(state, np.float32)[None]
-        seen = seen if self.moments is None else normalised(seen, self.moments)
-        out = head(self.layers[-2:], trunk(self.layers[:-2], torch.from_numpy(seen)[:, None]))
-        location, scale, dof = (it[0, 0].numpy() for it in split(out, self.bounded))
+        seen = seen if self.moments is None else normalise(seen, self.moments)
+        out = apply_head(self.layers[-2:], apply_trunk(self.layers[:-2], torch.from_numpy(seen)[:, None]))
+        location, scale, dof = (part[0, 0].numpy() for part in split_policy(out, self.bounded))
         return location, scale, dof
 
 
 def record(task: str, files: Sequence[Path], episodes: Sequence[int], seed: int) -> dict[str, Any]:
     """So many episodes of each policy: their steps, and by episode the policy, the length and the return."""
-    world, steps, kept = environments.make(task), [], []
+    world, steps, episodes_recorded = environments.make(task), [], []
     for number, (file, count) in enumerate(zip(files, episodes, strict=True)):
         policy = Policy(file)
         for turn in range(count):
@@ -87,23 +88,23 @@ def record(task: str, files: Sequence[Path], episodes: Sequence[int], seed: int)
                 steps.append(np.concatenate([state, action]))
                 state, reward, terminated, truncated, _ = world.step(action)
                 total, length, done = total + float(reward), length + 1, terminated or truncated
-            kept.append({"policy": number, "steps": length, "return": round(total, 2)})
+            episodes_recorded.append({"policy": number, "steps": length, "return": round(total, 2)})
     world.close()
-    return {"steps": np.stack(steps), "episodes": kept, "states": len(state)}
+    return {"steps": np.stack(steps), "episodes": episodes_recorded, "states": len(state)}
 
 
-def save(task: str, policies: Sequence[dict[str, Any]], found: dict[str, Any], folder: Path, seed: int) -> None:
+def save(task: str, policies: Sequence[dict[str, Any]], recorded: dict[str, Any], folder: Path, seed: int) -> None:
     """Write the steps, and a description of them with their checksum; the last policy is the amateur."""
     array = io.BytesIO()
-    np.lib.format.write_array(array, found["steps"], (1, 0))
+    np.lib.format.write_array(array, recorded["steps"], (1, 0))
     content = gzip.compress(array.getvalue(), mtime=0)
     describe = {
         "what": "States and actions of trained policies; the last policy is an amateur",
         "task": task,
         "seed": seed,
         "policies": policies,
-        "states": found["states"],
-        "episodes": found["episodes"],
+        "states": recorded["states"],
+        "episodes": recorded["episodes"],
         **describe_run("cpu"),
         "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
     }
@@ -119,8 +120,8 @@ def load(folder: Path) -> Demonstrations:
     file = folder / FILE
     try:
         about = json.loads((folder / DESCRIPTION).read_bytes())
-        lengths = [(it["policy"], it["steps"]) for it in about["episodes"]]
-        told = _told(about["policies"], about["episodes"])
+        lengths = [(episode["policy"], episode["steps"]) for episode in about["episodes"]]
+        descriptions = _describe_policies(about["policies"], about["episodes"])
         states, checksum, task = int(about["states"]), about["file"]["sha256"], about["task"]
         rows = np.lib.format.read_array(io.BytesIO(gzip.decompress(file.read_bytes())))
     except (ValueError, TypeError, KeyError, ArithmeticError, EOFError, OSError, zlib.error) as error:
@@ -134,60 +135,62 @@ def load(folder: Path) -> Demonstrations:
         raise DataError(f"{file} does not have the SHA-256 that {DESCRIPTION} says, {checksum}. Make it again.")
     policies = np.repeat([policy for policy, _ in lengths], [length for _, length in lengths])
     return Demonstrations(
-        task, rows[:, :states], rows[:, states:], policies == max(policies), told, fingerprint([rows])
+        task, rows[:, :states], rows[:, states:], policies == max(policies), descriptions, fingerprint([rows])
     )
 
 
-def _told(policies: Sequence[dict[str, Any]], episodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _describe_policies(policies: Sequence[dict[str, Any]], episodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """What each policy is, and how it did where it was recorded."""
-    told = []
+    descriptions = []
     for number, policy in enumerate(policies):
-        own = [it for it in episodes if it["policy"] == number]
-        mean = sum(it["return"] for it in own) / len(own)
-        steps = sum(it["steps"] for it in own)
-        told.append(f"{policy['what']} (return {mean:.0f} in {len(own)} episodes of {steps} steps)")
-    return tuple(told)
+        recorded = [episode for episode in episodes if episode["policy"] == number]
+        mean = sum(episode["return"] for episode in recorded) / len(recorded)
+        steps = sum(episode["steps"] for episode in recorded)
+        descriptions.append(f"{policy['what']} (return {mean:.0f} in {len(recorded)} episodes of {steps} steps)")
+    return tuple(descriptions)
 
 
-def synthetic(seed: int = 0) -> Demonstrations:
+def make_synthetic(seed: int = 0) -> Demonstrations:
     """Of the task `Swing`, which needs no simulator: a controller that does well, and one that pushes the wrong way."""
     rows, amateur = [], []
     for number in range(12):
         world, generator = environments.Swing(), np.random.default_rng([seed, number])
         (state, _), done, wrong = world.reset(seed=number), False, number >= 10
         while not done:
-            wanted = (-1.0 if wrong else 1.0) * (2.0 * (1.0 - state[0]) - state[1]) + 0.1 * generator.standard_normal()
-            action = np.clip(np.array([wanted], np.float32), -1.0, 1.0)
+            push = (-1.0 if wrong else 1.0) * (2.0 * (1.0 - state[0]) - state[1]) + 0.1 * generator.standard_normal()
+            action = np.clip(np.array([push], np.float32), -1.0, 1.0)
             rows.append(np.concatenate([state, action]))
             amateur.append(wrong)
             state, _, terminated, truncated, _ = world.step(action)
             done = terminated or truncated
     table = np.stack(rows)
-    told = ("a controller that does well", "one that pushes the wrong way")
-    return Demonstrations("Swing", table[:, :2], table[:, 2:], np.array(amateur), told, f"synthetic {seed}")
+    descriptions = ("a controller that does well", "one that pushes the wrong way")
+    return Demonstrations("Swing", table[:, :2], table[:, 2:], np.array(amateur), descriptions, f"synthetic {seed}")
 
 
-def ranked(results: Path, task: str, variant: str) -> list[tuple[float, Path, str]]:
+def rank_policies(results: Path, task: str, variant: str) -> list[tuple[float, Path, str]]:
     """The policies that `rl` has kept, the best first: the return when it was tested, the file, and what it is."""
-    found, kinds = [], set()
-    for it in Store(results).results("rl"):
-        file = results / "kept" / f"{it.trial.key}.npz"
-        wanted = it.trial.condition["task"] == task and it.trial.condition["variant"] == variant
-        if wanted and np.isfinite(it.outcome["return"]) and file.is_file():
-            about = f"{it.trial.method}, {variant}, {it.trial.settings['episodes']} episodes, seed {it.trial.seed}"
-            found.append((float(it.outcome["return"]), file, about))
-            kinds.add(canonical([it.trial.version, it.trial.settings, it.trial.condition]))
+    policies, kinds = [], set()
+    for result in Store(results).results("rl"):
+        file = results / "kept" / f"{result.trial.key}.npz"
+        matches = result.trial.condition["task"] == task and result.trial.condition["variant"] == variant
+        if matches and np.isfinite(result.outcome["return"]) and file.is_file():
+            trial = result.trial
+            about = f"{trial.method}, {variant}, {trial.settings['episodes']} episodes, seed {trial.seed}"
+            policies.append((float(result.outcome["return"]), file, about))
+            kinds.add(canonical([result.trial.version, result.trial.settings, result.trial.condition]))
     if len(kinds) > 1:
         raise DataError(
             f"{results} has policies of {task} ({variant}) that were learnt with different settings, such as a try and "
             "the real run: give each its own --out when `rl` is run."
         )
-    return sorted(found, key=lambda it: -it[0])
+    return sorted(policies, key=lambda policy: -policy[0])
 
 
-def _variants(results: Path, task: str) -> str:
-    kept = (it for it in Store(results).results("rl") if (results / "kept" / f"{it.trial.key}.npz").is_file())
-    return ", ".join(sorted({it.trial.condition["variant"] for it in kept if it.trial.condition["task"] == task}))
+def _list_variants(results: Path, task: str) -> str:
+    trials = [result.trial for result in Store(results).results("rl")]
+    with_policy = [trial for trial in trials if (results / "kept" / f"{trial.key}.npz").is_file()]
+    return ", ".join(sorted({trial.condition["variant"] for trial in with_policy if trial.condition["task"] == task}))
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -202,38 +205,40 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--amateur", metavar="KEY", help="of the trial whose policy is the amateur's; else the worst")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     try:
-        if not given.results.is_dir():
-            raise DataError(f"There is no directory {given.results}.")
-        amateurs = given.amateur_variant or given.variant
-        good = ranked(given.results, given.task, given.variant)
+        if not arguments.results.is_dir():
+            raise DataError(f"There is no directory {arguments.results}.")
+        amateurs = arguments.amateur_variant or arguments.variant
+        good = rank_policies(arguments.results, arguments.task, arguments.variant)
         teachers = good[:TEACHERS]
-        others = [it for it in ranked(given.results, given.task, amateurs) if it not in teachers]
+        others = [
+            policy for policy in rank_policies(arguments.results, arguments.task, amateurs) if policy not in teachers
+        ]
         if len(teachers) < TEACHERS or not others:
             raise DataError(
-                f"{given.results} lacks policies of {given.task}: it takes three teachers ({given.variant}; there are "
-                f"{len(good)}) and an amateur beside them ({amateurs}; there are {len(others)}). Variants that are "
-                f"there: {_variants(given.results, given.task) or 'none'}. `adaterm-bench run rl` keeps policies on "
-                "this machine, not on Ray."
+                f"{arguments.results} has too few policies of {arguments.task}: three teachers are needed "
+                f"({arguments.variant}; there are {len(good)}), and an amateur ({amateurs}; there are "
+                f"{len(others)}). Variants: {_list_variants(arguments.results, arguments.task) or 'none'}. "
+                "`adaterm-bench run rl` keeps policies on this machine, not on Ray."
             )
-        named = [it for it in others if given.amateur in (None, it[1].stem)]
+        named = [other for other in others if arguments.amateur in (None, other[1].stem)]
         if not named:
             keys = "\n".join(f"  {file.stem}: {about}, return {value:.0f}" for value, file, about in others)
-            raise DataError(f"--amateur {given.amateur}: choose from the policies that are no teachers:\n{keys}")
+            raise DataError(f"--amateur {arguments.amateur}: choose from the policies that are not teachers:\n{keys}")
         chosen = [*teachers, named[-1]]
         files = [file for _, file, _ in chosen]
-        found = record(given.task, files, [EACH] * TEACHERS + [OF_AMATEUR], given.seed)
+        recorded = record(arguments.task, files, [EACH] * TEACHERS + [OF_AMATEUR], arguments.seed)
     except (DataError, MissingSimulatorError) as error:
         parser.exit(2, f"{error}\n")
     about_them = [
         {"key": file.stem, "what": about, "return_without_exploration": round(value, 2)}
         for value, file, about in chosen
     ]
-    save(given.task, about_them, found, given.out, given.seed)
-    for told in _told(about_them, found["episodes"]):
-        print(told)
-    print(f"{len(found['steps'])} steps of {len(found['episodes'])} episodes in {given.out / FILE}")
+    save(arguments.task, about_them, recorded, arguments.out, arguments.seed)
+    for line in _describe_policies(about_them, recorded["episodes"]):
+        print(line)
+    print(f"{len(recorded['steps'])} steps of {len(recorded['episodes'])} episodes in {arguments.out / FILE}")
 
 
 if __name__ == "__main__":

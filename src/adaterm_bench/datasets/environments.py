@@ -33,13 +33,13 @@ def make(task: str) -> Any:
         import gymnasium
 
         if "Bullet" in name:
-            with _quiet():
+            with _silence_output():
                 import pybullet_envs_gymnasium  # noqa: F401 (registers the environments)
-        with _quiet():
+        with _silence_output():
             environment = gymnasium.make(name)
             environment.reset()  # PyBullet's first greets the world
         if "Bullet" in name:
-            _bind(environment.unwrapped._p)
+            _bind_functions(environment.unwrapped._p)
         return environment
     except Exception as error:
         if not isinstance(error, ImportError) and type(error).__name__ != "DependencyNotInstalled":  # gymnasium's own
@@ -57,24 +57,24 @@ class Swing:
     def reset(self, seed: int = 0) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Somewhere, at rest."""
         self.place, self.speed, self.steps = np.random.default_rng(seed).uniform(-1.0, 1.0), 0.0, 0
-        return self._seen(), {}
+        return self._observe(), {}
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Push; it ends early, and badly, if the mass leaves the room."""
         self.speed += 0.1 * (float(action[0]) - 0.5 * self.place - 0.2 * self.speed)
         self.place += 0.1 * self.speed
         self.steps += 1
-        return self._seen(), 1.0 - abs(self.place - 1.0), abs(self.place) > 3.0, self.steps >= 50, {}
+        return self._observe(), 1.0 - abs(self.place - 1.0), abs(self.place) > 3.0, self.steps >= 50, {}
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _seen(self) -> NDArray[np.float32]:
+    def _observe(self) -> NDArray[np.float32]:
         return np.array([self.place, self.speed], np.float32)
 
 
-def _bind(client: Any) -> None:
-    """Let PyBullet's client keep its functions: it looks them up and wraps them anew at each of many calls a step."""
+def _bind_functions(client: Any) -> None:
+    """Let PyBullet's client keep its functions: it looks them up and wraps them again at each of many calls a step."""
     for name in (
         "getBasePositionAndOrientation",
         "getBaseVelocity",
@@ -88,17 +88,17 @@ def _bind(client: Any) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_output() -> Iterator[None]:
     """Without what PyBullet prints from C, on either stream, and gymnasium's advice on the age of its environments."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        kept = [os.dup(number) for number in (1, 2)]
+        saved = [os.dup(number) for number in (1, 2)]
         with open(os.devnull, "w") as nowhere:
             for number in (1, 2):
                 os.dup2(nowhere.fileno(), number)
             try:
                 yield
             finally:
-                for number, old in zip((1, 2), kept, strict=True):
+                for number, old in zip((1, 2), saved, strict=True):
                     os.dup2(old, number)
                     os.close(old)

@@ -30,61 +30,61 @@ class Trajectories(NamedTuple):
     fingerprint: str  # of the states, which results carry and the data's description has
 
 
-def place(given: str) -> Path:
+def locate(name: str) -> Path:
     """Where the hexapod's data set is, or will be: as given, as the environment variable says, or the cache."""
-    named = given or os.environ.get(VARIABLE, "")
+    named = name or os.environ.get(VARIABLE, "")
     if named:
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adaterm" / CACHED
 
 
-def folder(given: str) -> Path:
+def find_folder(name: str) -> Path:
     """Where it is: it is made in the cache if it is not there."""
-    found = place(given)
-    if not (given or os.environ.get(VARIABLE) or found.is_dir()):
+    path = locate(name)
+    if not (name or os.environ.get(VARIABLE) or path.is_dir()):
         asked = f"Where is the hexapod's data set? Give --data DIR or set {VARIABLE}. It can be made here too, but "
         try:
-            _make(found)
+            _simulate(path)
         except hexapod.MissingError as error:
             raise DataError(f"{asked}{error}.") from error
         except OSError as error:
-            raise DataError(f"{asked}{found} cannot be written: {error.strerror}.") from error
-    return found
+            raise DataError(f"{asked}{path} cannot be written: {error.strerror}.") from error
+    return path
 
 
 @cache
 def load(path: Path) -> Trajectories:
     """The hexapod's states."""
-    return _standardised(*hexapod.states(hexapod.load(path)))
+    return _standardise(*hexapod.list_states(hexapod.load(path)))
 
 
 @cache
-def synthetic(count: int, steps: int = 61) -> Trajectories:
+def make_synthetic(count: int, steps: int = 61) -> Trajectories:
     """Waves with a frequency and a phase for each trajectory, and noise; eight to validate with and eight to test."""
     draws = np.random.default_rng(0)
     frequency, phase = draws.uniform((0.7 / 50, 0.0), (1.4 / 50, 1.0), (count + 16, 2)).T[..., None, None]
     waves = np.sin(2 * np.pi * (frequency * np.arange(steps)[:, None] + phase + draws.uniform(size=SIZE)))
     waves += draws.normal(0.0, 0.05, waves.shape)
     train, validation, test = np.split(waves, (count, count + 8))
-    return _standardised(train, validation, test)
+    return _standardise(train, validation, test)
 
 
-def _make(wanted: Path) -> None:
+def _simulate(target: Path) -> None:
     """Simulate; several processes may do so at once, and each sees a whole data set or none."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=wanted.parent) as begun:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.parent) as begun:
         made = Path(begun) / "made"
         hexapod.save(hexapod.generate(0), made, 0)
         try:
-            made.rename(wanted)
+            made.rename(target)
         except OSError:
-            if not wanted.is_dir():  # else another process was faster
+            if not target.is_dir():  # else another process was faster
                 raise
 
 
-def _standardised(*kinds: NDArray[np.floating]) -> Trajectories:
+def _standardise(*kinds: NDArray[np.floating]) -> Trajectories:
     tensors = [torch.from_numpy(np.asarray(kind, np.float64)).transpose(0, 1) for kind in kinds]
     std, mean = torch.std_mean(tensors[0], (0, 1))
     std = std.clamp_min(1e-6)  # of a number that never changes
-    train, validation, test = ((it - mean) / std for it in tensors)
+    train, validation, test = ((tensor - mean) / std for tensor in tensors)
     return Trajectories(train, validation, test, mean, std, fingerprint(kinds))

@@ -73,14 +73,14 @@ def log_density(action: Tensor, location: Tensor, scale: Tensor, dof: Tensor) ->
     return constant - torch.log(scale).sum(-1) - whole * torch.log1p(distance / dof)
 
 
-def draw(location: Array, scale: Array, dof: float, generator: np.random.Generator) -> Array:
+def draw_action(location: Array, scale: Array, dof: float, generator: np.random.Generator) -> Array:
     """One action: a Gaussian one, stretched in all its dimensions by the root of the same inverse chi-square."""
     stretch = sqrt(dof / max(2.0 * generator.standard_gamma(dof / 2.0), 1e-30))
     noise: Array = generator.standard_normal(location.shape, dtype=np.float32)
     return np.clip(location + scale * noise * np.float32(stretch), -1e6, 1e6).astype(np.float32)
 
 
-def split(out: Tensor, bounded: bool) -> tuple[Tensor, Tensor, Tensor]:
+def split_policy(out: Tensor, bounded: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Location, scale and degrees of freedom from what the network gives."""
     dimension = out.shape[-1] // 2
     location, scale, dof = torch.split(out, [dimension, dimension, 1], -1)
@@ -91,20 +91,20 @@ def split(out: Tensor, bounded: bool) -> tuple[Tensor, Tensor, Tensor]:
 # --- the networks: layers of many seeds as batched matrices
 
 
-def layers(seeds: Sequence[int], widths: Sequence[int], number: int) -> list[Tensor]:
+def make_layers(seeds: Sequence[int], widths: Sequence[int], number: int) -> list[Tensor]:
     """Weights and biases as torch's layers begin, those of the last layer a tenth of that; the seed decides them."""
     made = []
     for seed in seeds:
         generator = np.random.default_rng([seed, 10, number])
-        own = []
+        weights = []
         for place, (inputs, outputs) in enumerate(pairwise(widths)):
             size = (0.1 if place == len(widths) - 2 else 1.0) / sqrt(inputs)
-            own += [generator.uniform(-size, size, shape) for shape in ((inputs, outputs), (1, outputs))]
-        made.append(own)
-    return [torch.tensor(np.stack(one), dtype=torch.float32) for one in zip(*made, strict=True)]
+            weights += [generator.uniform(-size, size, shape) for shape in ((inputs, outputs), (1, outputs))]
+        made.append(weights)
+    return [torch.tensor(np.stack(weights), dtype=torch.float32) for weights in zip(*made, strict=True)]
 
 
-def trunk(params: Sequence[Tensor], x: Tensor) -> Tensor:
+def apply_trunk(params: Sequence[Tensor], x: Tensor) -> Tensor:
     """Seeds by samples by features; every hidden layer is normalised, without learnt factors, and passes Swish."""
     for place in range(0, len(params), 2):
         x = torch.baddbmm(params[place + 1], x, params[place])
@@ -112,7 +112,7 @@ def trunk(params: Sequence[Tensor], x: Tensor) -> Tensor:
     return x
 
 
-def head(params: Sequence[Tensor], x: Tensor) -> Tensor:
+def apply_head(params: Sequence[Tensor], x: Tensor) -> Tensor:
     """The last layer."""
     return torch.baddbmm(params[1], x, params[0])
 
@@ -144,34 +144,36 @@ class Replay:
 
     def filled(self) -> dict[str, Array]:
         """The part that is in use."""
-        return {name: it[:, : min(int(self.count.max()), self.size)] for name, it in self.fields.items()}
+        return {name: each[:, : min(int(self.count.max()), self.size)] for name, each in self.fields.items()}
 
     def indices(self, generators: Sequence[np.random.Generator], batches: int, size: int) -> NDArray[np.int64]:
         """Which steps to learn from: seeds by batches by samples, each from its own generator."""
         filled = np.minimum(self.count, self.size)
-        return np.stack([it.integers(0, end, (batches, size)) for it, end in zip(generators, filled, strict=True)])
+        return np.stack(
+            [generator.integers(0, end, (batches, size)) for generator, end in zip(generators, filled, strict=True)]
+        )
 
 
 # --- what is learnt from it
 
 
-def normalised(states: Array, moments: NDArray[np.float64]) -> Array:
+def normalise(states: Array, moments: NDArray[np.float64]) -> Array:
     """Observations (seeds first) by running moments: count, mean and sum of squares of each seed."""
     count, mean, squares = moments
     scale = np.sqrt(np.maximum(squares / np.maximum(count, 1.0), 1e-4))
     shape = (len(mean), *(1,) * (states.ndim - 2), -1)
-    found: Array = np.clip((states - mean.reshape(shape)) / scale.reshape(shape), -10.0, 10.0).astype(np.float32)
-    return found
+    normal: Array = np.clip((states - mean.reshape(shape)) / scale.reshape(shape), -10.0, 10.0).astype(np.float32)
+    return normal
 
 
-def summed_back(surprise: Array, carried: Array) -> Array:
+def sum_back(surprise: Array, carried: Array) -> Array:
     """Each step's surprise and what the steps after it carry back; the newest step comes first."""
-    found = np.empty_like(surprise)
+    sums = np.empty_like(surprise)
     following = np.zeros_like(surprise[0])
     for place in range(len(surprise)):
         following = surprise[place] + carried[place] * following
-        found[place] = following
-    return found
+        sums[place] = following
+    return sums
 
 
 def surrogate(ratio: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
@@ -188,47 +190,52 @@ class Learner:
 
     def __init__(self, choices: Choices, seeds: Sequence[int], spaces: tuple[int, int], make: MakeOptimizer) -> None:
         self.choices, self.seeds, (observation, self.dimension) = choices, list(seeds), spaces
-        policy = layers(seeds, (observation, *choices.hidden, 2 * self.dimension + 1), 0)
-        value = layers(seeds, (observation, *choices.hidden, 1), 1)
+        policy = make_layers(seeds, (observation, *choices.hidden, 2 * self.dimension + 1), 0)
+        value = make_layers(seeds, (observation, *choices.hidden, 1), 1)
         # The hidden layers of both networks lie one behind the other, so that one pass goes through both.
         self.hidden = [torch.cat(pair).requires_grad_() for pair in zip(policy[:-2], value[:-2], strict=True)]
-        self.policy_head, self.value_head = ([it.requires_grad_() for it in own[-2:]] for own in (policy, value))
+        self.policy_head, self.value_head = (
+            [tensor.requires_grad_() for tensor in tensors[-2:]] for tensors in (policy, value)
+        )
         self.params = [*self.hidden, *self.policy_head, *self.value_head]
-        self.slow = [it.detach().clone() for it in self._value()]
-        self.own = [self._own([it.detach() for it in self.params], place) for place in range(len(seeds))]
-        self.optimizers = [make(own, choices.lr) for own in self.own]
+        self.slow = [tensor.detach().clone() for tensor in self.value_params()]
+        self.slices = [
+            self._slice([parameter.detach() for parameter in self.params], place) for place in range(len(seeds))
+        ]
+        self.optimizers = [make(tensors, choices.lr) for tensors in self.slices]
         self.replay = Replay(len(seeds), choices.replay, observation, self.dimension)
         self.generators = [np.random.default_rng([seed, 11]) for seed in seeds]
         self.moments = np.zeros((3, len(seeds), observation))  # count, mean and sum of squares of the observations
 
-    def _policy(self) -> list[Tensor]:
-        return [*(it[: len(self.seeds)] for it in self.hidden), *self.policy_head]
+    def _policy_params(self) -> list[Tensor]:
+        return [*(layer[: len(self.seeds)] for layer in self.hidden), *self.policy_head]
 
-    def _value(self) -> list[Tensor]:
-        return [*(it[len(self.seeds) :] for it in self.hidden), *self.value_head]
+    def value_params(self) -> list[Tensor]:
+        """The layers of the value network."""
+        return [*(layer[len(self.seeds) :] for layer in self.hidden), *self.value_head]
 
-    def _own(self, stacked: Sequence[Tensor], place: int) -> list[Tensor]:
+    def _slice(self, stacked: Sequence[Tensor], place: int) -> list[Tensor]:
         """What belongs to one seed of tensors such as `params`: the layers of its policy, then of its value."""
         hidden, heads = stacked[:-4], stacked[-4:]
-        both = [[it[place + shift] for it in hidden] for shift in (0, len(self.seeds))]
-        return [*both[0], *(it[place] for it in heads[:2]), *both[1], *(it[place] for it in heads[2:])]
+        both = [[layer[place + shift] for layer in hidden] for shift in (0, len(self.seeds))]
+        return [*both[0], *(tensor[place] for tensor in heads[:2]), *both[1], *(tensor[place] for tensor in heads[2:])]
 
     def weights(self, place: int) -> list[Tensor]:
         """One seed's policy, layer by layer."""
-        return [it.detach()[place] for it in self._policy()]
+        return [tensor.detach()[place] for tensor in self._policy_params()]
 
     def both(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy network gives, and the values."""
-        hidden = trunk(self.hidden, torch.cat([states, states]))
+        hidden = apply_trunk(self.hidden, torch.cat([states, states]))
         policy, value = hidden.chunk(2)
-        return head(self.policy_head, policy), head(self.value_head, value).squeeze(-1)
+        return apply_head(self.policy_head, policy), apply_head(self.value_head, value).squeeze(-1)
 
     @torch.inference_mode()
     def act(self, states: Array) -> tuple[Array, Array, Array]:
         """Location, scale and degrees of freedom in one state of every seed."""
-        policy = self._policy()
-        out = head(policy[-2:], trunk(policy[:-2], torch.from_numpy(self.normal(states))[:, None]))
-        location, scale, dof = (it[:, 0].numpy() for it in split(out, self.choices.bounded))
+        policy = self._policy_params()
+        out = apply_head(policy[-2:], apply_trunk(policy[:-2], torch.from_numpy(self.normal(states))[:, None]))
+        location, scale, dof = (part[:, 0].numpy() for part in split_policy(out, self.choices.bounded))
         return location, scale, dof
 
     def seen(self, seed: int, state: Array) -> None:
@@ -241,32 +248,33 @@ class Learner:
 
     def normal(self, states: Array) -> Array:
         """Observations (seeds first) as the networks see them."""
-        return normalised(states, self.moments) if self.choices.normalise else states
+        return normalise(states, self.moments) if self.choices.normalise else states
 
     def learn(self, left: float = 1.0) -> None:
         """All batches that follow an episode; `left` is the share of learning that is still to come."""
         for optimizer in self.optimizers:
             optimizer.param_groups[0]["lr"] = self.choices.lr * (left if self.choices.decay else 1.0)
         fields = self.replay.filled()
-        data = {name: torch.from_numpy(it) for name, it in fields.items()}
-        data["state"], data["next"] = (torch.from_numpy(self.normal(fields[it])) for it in ("state", "next"))
+        data = {name: torch.from_numpy(each) for name, each in fields.items()}
+        data["state"], data["next"] = (torch.from_numpy(self.normal(fields[name])) for name in ("state", "next"))
         if self.choices.trace:
-            data |= self._traced(data)
+            data |= self.trace_targets(data)
         chosen = self.replay.indices(self.generators, self.choices.batches, self.choices.batch_size)
         rows = torch.arange(len(self.seeds))[:, None]
         for batch in torch.from_numpy(chosen).unbind(1):
-            self._step({name: it[rows, batch] for name, it in data.items()})
+            self.step({name: array[rows, batch] for name, array in data.items()})
 
-    def _step(self, batch: dict[str, Tensor]) -> None:
+    def step(self, batch: dict[str, Tensor]) -> None:
+        """Learn from one batch."""
         out, value = self.both(batch["state"])
         with torch.no_grad():
             if "target" in batch:
                 target, advantage = batch["target"], batch["advantage"]
             else:
-                ahead = head(self.slow[-2:], trunk(self.slow[:-2], batch["next"])).squeeze(-1)
+                ahead = apply_head(self.slow[-2:], apply_trunk(self.slow[:-2], batch["next"])).squeeze(-1)
                 target = batch["reward"] + self.choices.gamma * batch["goes_on"] * ahead
                 advantage = target - value
-        location, scale, dof = split(out, self.choices.bounded)
+        location, scale, dof = split_policy(out, self.choices.bounded)
         density = log_density(batch["action"], location, scale, dof)
         anchor, weight = (batch["anchor"], batch["trust"]) if self.choices.anchored else (batch["log_density"], 1.0)
         ratio = (density - anchor).clamp(-10.0, 10.0).exp()
@@ -275,31 +283,31 @@ class Learner:
         if self.choices.entropy:
             loss = loss - self.choices.entropy * scale.log().sum(-1)
         gradients = torch.autograd.grad(loss.mean(1).sum(), self.params)
-        for place, (own, optimizer) in enumerate(zip(self.own, self.optimizers, strict=True)):
-            for mine, gradient in zip(own, self._own(gradients, place), strict=True):
-                mine.grad = gradient
+        for place, (parameters, optimizer) in enumerate(zip(self.slices, self.optimizers, strict=True)):
+            for parameter, gradient in zip(parameters, self._slice(gradients, place), strict=True):
+                parameter.grad = gradient
             optimizer.step()
         if not self.choices.trace:
             with torch.no_grad():
-                torch._foreach_lerp_(self.slow, self._value(), self.choices.follow)
+                torch._foreach_lerp_(self.slow, self.value_params(), self.choices.follow)
 
     @torch.no_grad()
-    def _traced(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+    def trace_targets(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """V-trace's targets of the value and advantages, for the whole memory, as the networks are now.
 
         Advantages are in units of their root mean square, each with its weight.
         """
         gamma, trace = self.choices.gamma, self.choices.trace
         out, now = self.both(data["state"])
-        density = log_density(data["action"], *split(out, self.choices.bounded))
+        density = log_density(data["action"], *split_policy(out, self.choices.bounded))
         trust = (density - data["log_density"]).clamp(-10.0, 10.0).exp().clamp_max(1.0)
         rows = torch.arange(len(now))[:, None]
         filled = now.shape[1]
         order = (torch.from_numpy(self.replay.count[:, None]) - 1 - torch.arange(filled)) % filled  # the newest first
-        ahead = self._ahead(data, now, rows, order)
+        ahead = self._find_values_ahead(data, now, rows, order)
         surprise = trust * (data["reward"] + gamma * data["goes_on"] * ahead - now)
         carried = gamma * trace * trust * (1.0 - data["last"])
-        corrections = summed_back(*(it[rows, order].T.numpy() for it in (surprise, carried))).T
+        corrections = sum_back(*(column[rows, order].T.numpy() for column in (surprise, carried))).T
         correction, after = torch.zeros(2, *now.shape)
         correction[rows, order] = torch.from_numpy(corrections)
         after[rows, order[:, 1:]] = torch.from_numpy(corrections[:, :-1])  # the correction of the step that follows
@@ -310,7 +318,7 @@ class Learner:
         advantage /= (weighed.square().sum(1, keepdim=True) / counts).sqrt().clamp_min(1e-6)
         return {"target": now + correction, "advantage": advantage, "anchor": density, "trust": trust}
 
-    def _ahead(self, data: dict[str, Tensor], now: Tensor, rows: Tensor, order: Tensor) -> Tensor:
+    def _find_values_ahead(self, data: dict[str, Tensor], now: Tensor, rows: Tensor, order: Tensor) -> Tensor:
         """The value after each step: it is that of the step that follows, which is known, but at an episode's end.
 
         The newest step is such an end: nothing is learnt before.
@@ -319,57 +327,59 @@ class Learner:
         ahead[rows, order[:, 1:]] = now[rows, order[:, :-1]]
         ends = data["last"].int()
         places = ends.topk(int(ends.sum(1).max())).indices  # more than a seed's ends do no harm
-        value = self._value()
-        ahead[rows, places] = head(value[-2:], trunk(value[:-2], data["next"][rows, places])).squeeze(-1)
+        value = self.value_params()
+        ahead[rows, places] = apply_head(value[-2:], apply_trunk(value[:-2], data["next"][rows, places])).squeeze(-1)
         return ahead
 
     def state_dict(self) -> dict[str, Any]:
         """All that a later run needs to go on."""
         return {
-            "params": [it.detach() for it in self.params],
+            "params": [parameter.detach() for parameter in self.params],
             "slow": self.slow,
-            "optimizers": [it.state_dict() for it in self.optimizers],
-            "replay": {name: torch.from_numpy(it) for name, it in self.replay.fields.items()},
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "replay": {name: torch.from_numpy(each) for name, each in self.replay.fields.items()},
             "count": torch.from_numpy(self.replay.count),
             "moments": torch.from_numpy(self.moments),
-            "generators": [it.bit_generator.state for it in self.generators],
+            "generators": [generator.bit_generator.state for generator in self.generators],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         with torch.no_grad():
-            for mine, kept in zip([*self.params, *self.slow], [*state["params"], *state["slow"]], strict=True):
-                mine.copy_(kept)
-        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
-        for name, it in self.replay.fields.items():
-            it[...] = state["replay"][name].numpy()
+            for tensor, saved in zip([*self.params, *self.slow], [*state["params"], *state["slow"]], strict=True):
+                tensor.copy_(saved)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        for name, each in self.replay.fields.items():
+            each[...] = state["replay"][name].numpy()
         self.replay.count[...] = state["count"].numpy()
         self.moments[...] = state["moments"].numpy()
-        for generator, kept in zip(self.generators, state["generators"], strict=True):
-            generator.bit_generator.state = kept
+        for generator, saved in zip(self.generators, state["generators"], strict=True):
+            generator.bit_generator.state = saved
 
 
 # --- episodes
 
 
-def episode(learner: Learner, environments: Sequence[Any], resets: Sequence[int], explore: bool) -> NDArray[np.float64]:
+def run_episode(
+    learner: Learner, environments: Sequence[Any], resets: Sequence[int], explore: bool
+) -> NDArray[np.float64]:
     """One episode of every seed, in step with each other, and its return; with `explore` it is remembered.
 
     A policy that is not finite any more does nothing, and its return is NaN.
     """
-    states = np.stack([it.reset(seed=seed)[0] for it, seed in zip(environments, resets, strict=True)]).astype(
-        np.float32
-    )
+    states = np.stack(
+        [environment.reset(seed=seed)[0] for environment, seed in zip(environments, resets, strict=True)]
+    ).astype(np.float32)
     returns, running = np.zeros(len(environments)), list(range(len(environments)))
     while running:
         location, scale, dof = learner.act(states)
         actions = location.copy()
         if explore:
             for place in running:  # an ended episode draws no more, or its seed would depend on its neighbours
-                own = location[place], scale[place], float(dof[place, 0])
-                actions[place] = draw(*own, learner.generators[place])
-            densities = _densities(actions, location, scale, dof)
+                distribution = location[place], scale[place], float(dof[place, 0])
+                actions[place] = draw_action(*distribution, learner.generators[place])
+            densities = _compute_densities(actions, location, scale, dof)
         for place in list(running):
             action = np.clip(np.nan_to_num(actions[place]), -1.0, 1.0)
             after, reward, terminated, truncated, _ = environments[place].step(action)
@@ -393,6 +403,6 @@ def episode(learner: Learner, environments: Sequence[Any], resets: Sequence[int]
 
 
 @torch.inference_mode()
-def _densities(*columns: Array) -> Array:
-    found: Array = log_density(*(torch.from_numpy(it) for it in columns)).numpy()
-    return found
+def _compute_densities(*columns: Array) -> Array:
+    densities: Array = log_density(*(torch.from_numpy(column) for column in columns)).numpy()
+    return densities

@@ -14,7 +14,7 @@ FLOOR = 1e-3  # of the standard deviation
 Advance = Callable[[Sequence[Tensor], Tensor, Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 
-def initial(seeds: Sequence[int], size: int, hidden: int, dtype: torch.dtype, device: str) -> list[Tensor]:
+def make_weights(seeds: Sequence[int], size: int, hidden: int, dtype: torch.dtype, device: str) -> list[Tensor]:
     """Two layers and a linear head as torch's layers begin, the same for a seed whatever else there is."""
     layers = [
         ((inputs, 3 * hidden), (hidden, 3 * hidden), (1, 3 * hidden), (1, 3 * hidden)) for inputs in (size, hidden)
@@ -24,23 +24,23 @@ def initial(seeds: Sequence[int], size: int, hidden: int, dtype: torch.dtype, de
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         draws = (torch.rand(shape, generator=generator, dtype=torch.float64) for shape in shapes)
-        trials.append([(2.0 * it - 1.0) / sqrt(hidden) for it in draws])
+        trials.append([(2.0 * draw - 1.0) / sqrt(hidden) for draw in draws])
     return [torch.stack(tensors).to(device, dtype).requires_grad_() for tensors in zip(*trials, strict=True)]
 
 
-def cell(params: Sequence[Tensor], inputs: Tensor, hidden: Tensor) -> Tensor:
+def step_cell(params: Sequence[Tensor], inputs: Tensor, hidden: Tensor) -> Tensor:
     """The next hidden state of a layer, by torch's equations."""
     parts = [2 * hidden.shape[-1], hidden.shape[-1]]  # the gates, and what is new
-    seen_gates, seen = torch.split(torch.baddbmm(params[2], inputs, params[0]), parts, -1)
-    kept_gates, kept = torch.split(torch.baddbmm(params[3], hidden, params[1]), parts, -1)
-    reset, update = (seen_gates + kept_gates).sigmoid().chunk(2, -1)
-    return torch.lerp(torch.addcmul(seen, reset, kept).tanh(), hidden, update)
+    new_gates, new = torch.split(torch.baddbmm(params[2], inputs, params[0]), parts, -1)
+    old_gates, old = torch.split(torch.baddbmm(params[3], hidden, params[1]), parts, -1)
+    reset, update = (new_gates + old_gates).sigmoid().chunk(2, -1)
+    return torch.lerp(torch.addcmul(new, reset, old).tanh(), hidden, update)
 
 
 def advance(params: Sequence[Tensor], inputs: Tensor, noise: Tensor, *hidden: Tensor) -> tuple[Tensor, ...]:
     """One step of time: both hidden states, mean and standard deviation of what comes next, and a sample of it."""
-    first = cell(params[:4], inputs, hidden[0])
-    second = cell(params[4:8], first, hidden[1])
+    first = step_cell(params[:4], inputs, hidden[0])
+    second = step_cell(params[4:8], first, hidden[1])
     mean, width = torch.baddbmm(params[9], second, params[8]).chunk(2, -1)
     std = functional.softplus(width) + FLOOR
     return first, second, mean, std, torch.addcmul(mean, std, noise)
@@ -69,12 +69,12 @@ def walk(
     return torch.stack(means), torch.stack(stds), (first, second, sample)
 
 
-def empty_memory(params: Sequence[Tensor], samples: int) -> list[Tensor]:
+def make_memory(params: Sequence[Tensor], samples: int) -> list[Tensor]:
     """What is remembered before the first step, of so many trajectories for each trial: nothing."""
     trials, hidden, outputs = params[8].shape
     return [params[8].new_zeros(trials, samples, width) for width in (hidden, hidden, outputs // 2)]
 
 
-def surprise(means: Tensor, stds: Tensor, states: Tensor) -> Tensor:
+def measure_surprise(means: Tensor, stds: Tensor, states: Tensor) -> Tensor:
     """The negative log-likelihood of each number."""
     return 0.5 * ((states - means) / stds).square() + stds.log() + 0.5 * log(2.0 * pi)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def initial(seeds: Sequence[int], widths: Sequence[int], dtype: torch.dtype, device: str) -> list[Tensor]:
+def make_weights(seeds: Sequence[int], widths: Sequence[int], dtype: torch.dtype, device: str) -> list[Tensor]:
     """Weights and biases as torch's layers begin, the same for a seed whatever else there is."""
     trials = []
     for seed in seeds:
@@ -22,7 +22,7 @@ def initial(seeds: Sequence[int], widths: Sequence[int], dtype: torch.dtype, dev
     return [torch.stack(tensors).to(device, dtype).requires_grad_() for tensors in zip(*trials, strict=True)]
 
 
-def perceptron(params: Sequence[Tensor], inputs: Tensor) -> Tensor:
+def apply_perceptron(params: Sequence[Tensor], inputs: Tensor) -> Tensor:
     """A multi-layer perceptron with ReLU: trials by samples by features."""
     for index in range(0, len(params), 2):
         inputs = torch.baddbmm(params[index + 1], inputs, params[index])
@@ -31,7 +31,7 @@ def perceptron(params: Sequence[Tensor], inputs: Tensor) -> Tensor:
     return inputs
 
 
-def repeatable(step: Callable[[], None], changed: Sequence[Tensor]) -> Callable[[], None]:
+def make_repeatable(step: Callable[[], None], changed: Sequence[Tensor]) -> Callable[[], None]:
     """A step that is the same every time: on a GPU a CUDA graph of it, which leaves nothing to the host.
 
     `changed` are the tensors that a step changes: trying it out must not.

@@ -10,13 +10,13 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.first = _convolution(inputs, outputs, 3, stride)
+        self.first = _make_convolution(inputs, outputs, 3, stride)
         self.first_norm = nn.BatchNorm2d(outputs)
-        self.second = _convolution(outputs, outputs, 3, 1)
+        self.second = _make_convolution(outputs, outputs, 3, 1)
         self.second_norm = nn.BatchNorm2d(outputs)
         self.around: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.around = nn.Sequential(_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+            self.around = nn.Sequential(_make_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Batch, channels, height and width."""
@@ -29,7 +29,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int, width: int = 64) -> None:
         super().__init__()
-        self.stem = nn.Sequential(_convolution(3, width, 3, 1), nn.BatchNorm2d(width), nn.ReLU())
+        self.stem = nn.Sequential(_make_convolution(3, width, 3, 1), nn.BatchNorm2d(width), nn.ReLU())
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         blocks = []
         for stage in range(4):
@@ -47,12 +47,12 @@ class ResNet18(nn.Module):
         return out
 
 
-def seeded(seed: int, classes: int, width: int) -> ResNet18:
+def make_network(seed: int, classes: int, width: int) -> ResNet18:
     """A network whose initial weights the seed decides, whatever else was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ResNet18(classes, width)
 
 
-def _convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
+def _make_convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)

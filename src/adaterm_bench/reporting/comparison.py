@@ -20,7 +20,7 @@ from adaterm_bench.reporting.statistics import (
     paired_difference,
     probability_of_improvement,
 )
-from adaterm_bench.reporting.text import number, plus_minus
+from adaterm_bench.reporting.text import format_number, format_spread
 
 OURS = "AdaTerm"
 RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
@@ -29,34 +29,39 @@ CLAIMED = (*RIVALS, "t-Adam (as published)", "At-Adam (as published)")
 HOW = "95 % intervals by bootstrap; of two or three seeds Student's, of four or five none; so few decide no claim."
 
 
-def by_method(results: Sequence[Result], **fixed: Any) -> dict[str, list[Result]]:
+def group_by_method(results: Sequence[Result], **fixed: Any) -> dict[str, list[Result]]:
     """The results of a condition by method, the paper's first, each by seed."""
-    own = sorted((it for it in results if fixed.items() <= it.trial.condition.items()), key=lambda it: it.trial.seed)
-    methods = dict.fromkeys([*RIVALS, OURS, *(it.trial.method for it in own)])
-    found = {method: [it for it in own if it.trial.method == method] for method in methods}
-    return {method: of for method, of in found.items() if of}
+    matching = sorted(
+        (result for result in results if fixed.items() <= result.trial.condition.items()),
+        key=lambda result: result.trial.seed,
+    )
+    methods = dict.fromkeys([*RIVALS, OURS, *(result.trial.method for result in matching)])
+    groups = {method: [result for result in matching if result.trial.method == method] for method in methods}
+    return {method: group for method, group in groups.items() if group}
 
 
-def shared(results: Sequence[Result], outcome: str, first: str, second: str, **fixed: Any) -> tuple[Values, Values]:
+def pair_methods(
+    results: Sequence[Result], outcome: str, first: str, second: str, **fixed: Any
+) -> tuple[Values, Values]:
     """An outcome of two methods in a condition, for the seeds that both have; there may be none."""
-    own = by_method(results, **fixed)
-    return paired(own.get(first, ()), own.get(second, ()), outcome)
+    groups = group_by_method(results, **fixed)
+    return pair_outcomes(groups.get(first, ()), groups.get(second, ()), outcome)
 
 
-def paired(first: Sequence[Result], second: Sequence[Result], outcome: str) -> tuple[Values, Values]:
+def pair_outcomes(first: Sequence[Result], second: Sequence[Result], outcome: str) -> tuple[Values, Values]:
     """An outcome of the seeds that both have; there may be none."""
-    values = [{it.trial.seed: it.outcome[outcome] for it in own} for own in (first, second)]
+    values = [{result.trial.seed: result.outcome[outcome] for result in side} for side in (first, second)]
     seeds = sorted(values[0].keys() & values[1].keys())
-    left, right = (np.array([each[seed] for seed in seeds], dtype=np.float64) for each in values)
+    left, right = (np.array([outcomes[seed] for seed in seeds], dtype=np.float64) for outcomes in values)
     return left, right
 
 
-def change_text(before: Values, after: Values, better: Better) -> str:
+def describe_change(before: Values, after: Values, better: Better) -> str:
     """The change of the mean of the same seeds, with its interval."""
-    return interval_text(paired_difference(after, before, mean, better=better), differences(after, before, better))
+    return describe_interval(paired_difference(after, before, mean, better=better), differences(after, before, better))
 
 
-def in_pairs(
+def compare_in_pairs(
     title: str,
     results: Sequence[Result],
     outcome: str,
@@ -65,11 +70,15 @@ def in_pairs(
     than: str = OURS,
     **fixed: Any,
 ) -> list[Table]:
-    """Every method beside one in a condition, each over the seeds that both have, however many others have."""
-    pairs = {it: shared(results, outcome, it, than, **fixed) for it in by_method(results, **fixed) if it != than}
+    """Every method compared with one in a condition, each over the seeds that both have, however many others have."""
+    pairs = {
+        method: pair_methods(results, outcome, method, than, **fixed)
+        for method in group_by_method(results, **fixed)
+        if method != than
+    }
     rows = [
-        [rival, str(len(ours)), *beside(scale * own, scale * ours, better)]
-        for rival, (own, ours) in pairs.items()
+        [rival, str(len(ours)), *compare_with(scale * theirs, scale * ours, better)]
+        for rival, (theirs, ours) in pairs.items()
         if len(ours)
     ]
     columns = ["method", "seeds", "interquartile mean", f"its difference from {than}", f"{than} is better in"]
@@ -77,44 +86,44 @@ def in_pairs(
     return [Table(title, columns, rows, note)] if rows else []
 
 
-def beside(rival: Values, ours: Values, better: Better) -> list[str]:
+def compare_with(rival: Values, ours: Values, better: Better) -> list[str]:
     """The interquartile mean of a rival's runs, its difference from ours, and the share of seeds that ours wins."""
     apart = paired_difference(rival, ours, interquartile_mean, better=better)
     chance = probability_of_improvement(ours, rival, better=better)
     share = f"{chance.estimate:.0%} of seeds ({chance.low:.0%} to {chance.high:.0%})".replace("%", " %")
-    return [middle_text(rival, better), interval_text(apart, differences(rival, ours, better)), share]
+    return [describe_middle(rival, better), describe_interval(apart, differences(rival, ours, better)), share]
 
 
-def middle_text(values: Values, better: Better = "lower") -> str:
+def describe_middle(values: Values, better: Better = "lower") -> str:
     """The interquartile mean and its interval."""
-    return interval_text(bootstrap_interval(values, interquartile_mean, better=better), values)
+    return describe_interval(bootstrap_interval(values, interquartile_mean, better=better), values)
 
 
-def spread_text(spread: Spread) -> str:
+def describe_spread(spread: Spread) -> str:
     """Mean and standard deviation of what finished, and how much did not."""
     lost = f", {spread.diverged} diverged" if spread.diverged else ""
-    return (number(spread.mean, 4) if spread.seeds < 2 else plus_minus(spread.mean, spread.std)) + lost
+    return (format_number(spread.mean, 4) if spread.seeds < 2 else format_spread(spread.mean, spread.std)) + lost
 
 
-def interval_text(interval: Interval, values: Values) -> str:
+def describe_interval(interval: Interval, values: Values) -> str:
     """An estimate from these values and its interval, Student's where they are few."""
     if too_few(interval.seeds, 0.95):
         interval = student(values)._replace(estimate=interval.estimate)
     if not np.isfinite([interval.low, interval.high]).all():
-        return number(interval.estimate)
-    return f"{number(interval.estimate)} ({number(interval.low)} to {number(interval.high)})"
+        return format_number(interval.estimate)
+    return f"{format_number(interval.estimate)} ({format_number(interval.low)} to {format_number(interval.high)})"
 
 
-def _check(ours: Values) -> str:
+def _check_machinery(ours: Values) -> str:
     """What the machinery finds where there is nothing to find."""
     if len(ours) < 6 or not np.isfinite(ours).all() or not np.ptp(ours):
         return ""
-    found = a_a_check(ours, draws=200)
-    share = f"{100 * found.estimate:.1f} %"
-    return f" AdaTerm's runs against themselves, drawn anew 200 times, seem to differ in {share} of cases; 5 % are due."
+    differs = a_a_check(ours, draws=200)
+    share = f"{100 * differs.estimate:.1f} %"
+    return f" AdaTerm's runs against themselves, resampled 200 times, differ in {share} of cases; 5 % are expected."
 
 
-def at_levels(title: str, grid: Grid, levels: Sequence[float]) -> list[Table]:
+def compare_at_levels(title: str, grid: Grid, levels: Sequence[float]) -> list[Table]:
     """A table of errors for each of the levels, as shares of noise, if AdaTerm and a rival are there."""
     rivals = [method for method in grid.values if method != OURS]
     if OURS not in grid.values or not rivals or not grid.seeds:
@@ -123,11 +132,11 @@ def at_levels(title: str, grid: Grid, levels: Sequence[float]) -> list[Table]:
     tables = []
     for level in dict.fromkeys(levels):
         ours = grid.at(OURS, level)
-        rows = [[OURS, middle_text(ours), "", ""]]
-        rows += [[rival, *beside(grid.at(rival, level), ours, "lower")] for rival in rivals]
+        rows = [[OURS, describe_middle(ours), "", ""]]
+        rows += [[rival, *compare_with(grid.at(rival, level), ours, "lower")] for rival in rivals]
         note = (
             f"{len(grid.seeds)} paired seeds, 95 % intervals by bootstrap. The difference is the interquartile mean of "
-            f"the seeds' differences; lower is better.{_check(ours)}{grid.note}"
+            f"the seeds' differences; lower is better.{_check_machinery(ours)}{grid.note}"
         )
-        tables.append(Table(f"{title}, {100 * level:g} % noise: beside AdaTerm", columns, rows, note))
+        tables.append(Table(f"{title}, {100 * level:g} % noise: compared with AdaTerm", columns, rows, note))
     return tables

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adaterm_bench.reporting.intervals import Interval, Values, too_few
-from adaterm_bench.reporting.palette import GRID, INK, look
+from adaterm_bench.reporting.palette import GRID, INK, choose_look
 from adaterm_bench.reporting.statistics import Better, mean_std, quartiles
-from adaterm_bench.reporting.style import style
+from adaterm_bench.reporting.style import use_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ CURVES = "Lines: medians over seeds; bands: quartiles, or thin lines for seeds t
 TIME = ("#0072b2", "#cc79a7", "#d55e00")  # seen on light and dark pages
 
 
-def against_noise(
+def draw_against_noise(
     levels: ArrayLike,
     values: Mapping[str, ArrayLike],
     ylabel: str,
@@ -40,15 +40,15 @@ def against_noise(
     gaps = np.diff(ticks)
     close = gaps.size > 0 and gaps.min() < 0.06 * gaps.sum()  # labels would overlap: space the levels evenly
     places = np.arange(ticks.size, dtype=np.float64) if close else ticks
-    with style():
-        figure, axes = _plain(xlabel, ylabel, log and _positive(values))
-        axes.set_xticks(places, [f"{it:g}" for it in ticks])
+    with use_style():
+        figure, axes = _make_axes(xlabel, ylabel, log and _is_positive(values))
+        axes.set_xticks(places, [f"{tick:g}" for tick in ticks])
         bands = {method: quartiles(runs, better) for method, runs in values.items()}
-        _bands(axes, places, bands, better, markers=True)
+        _draw_bands(axes, places, bands, better, markers=True)
     return figure
 
 
-def curves(
+def draw_curves(
     steps: ArrayLike,
     values: Mapping[str, ArrayLike],
     ylabel: str,
@@ -62,22 +62,22 @@ def curves(
     Where seeds are too few for that, each has a thin line.
     """
     along = np.asarray(steps, dtype=np.float64)
-    kept = np.unique(np.linspace(0, along.size - 1, min(along.size, POINTS)).astype(int))
-    shown = {method: np.atleast_2d(np.asarray(runs, dtype=np.float64))[:, kept] for method, runs in values.items()}
-    with style():
-        figure, axes = _plain(xlabel, ylabel, log and _positive(shown))
-        bands = {method: quartiles(runs.T, better) for method, runs in shown.items()}
-        few = {method: runs for method, runs in shown.items() if too_few(len(runs), 0.95)}
-        _bands(axes, along[kept], bands, better, markers=False, single=few)
+    indices = np.unique(np.linspace(0, along.size - 1, min(along.size, POINTS)).astype(int))
+    thinned = {method: np.atleast_2d(np.asarray(runs, dtype=np.float64))[:, indices] for method, runs in values.items()}
+    with use_style():
+        figure, axes = _make_axes(xlabel, ylabel, log and _is_positive(thinned))
+        bands = {method: quartiles(runs.T, better) for method, runs in thinned.items()}
+        few = {method: runs for method, runs in thinned.items() if too_few(len(runs), 0.95)}
+        _draw_bands(axes, along[indices], bands, better, markers=False, single=few)
     return figure
 
 
-def bars_with_spread(values: Mapping[str, ArrayLike], xlabel: str, *, start: float | None = 0.0) -> "Figure":
+def draw_bars(values: Mapping[str, ArrayLike], xlabel: str, *, start: float | None = 0.0) -> "Figure":
     """Mean, standard deviation and single runs of each method; without a start there are points and no bars."""
-    with style():
-        figure, axes = _rows(list(values), xlabel)
+    with use_style():
+        figure, axes = _make_rows(list(values), xlabel)
         for row, (method, runs) in enumerate(values.items()):
-            spread, look_ = mean_std(runs), look(method)
+            spread, look_ = mean_std(runs), choose_look(method)
             finished = np.asarray(runs, dtype=np.float64).ravel()
             finished = finished[np.isfinite(finished)]
             if start is not None and finished.size:
@@ -94,22 +94,24 @@ def bars_with_spread(values: Mapping[str, ArrayLike], xlabel: str, *, start: flo
     return figure
 
 
-def intervals(values: Mapping[str, Interval], xlabel: str, *, bound: float = 0.0) -> "Figure":
+def draw_intervals(values: Mapping[str, Interval], xlabel: str, *, bound: float = 0.0) -> "Figure":
     """An estimate and its interval for each method, beside the bound that decides."""
-    with style():
-        figure, axes = _rows(list(values), xlabel)
-        ends = [it for one in values.values() for it in one[:3] if np.isfinite(it)] + [bound]
+    with use_style():
+        figure, axes = _make_rows(list(values), xlabel)
+        ends = [end for interval in values.values() for end in interval[:3] if np.isfinite(end)] + [bound]
         margin = 0.08 * (max(ends) - min(ends) or 1.0)
         axes.set_xlim(min(ends) - margin, max(ends) + margin)
         axes.axvline(bound, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-        for row, (method, it) in enumerate(values.items()):
-            low, high = np.clip((it.low, it.high), *axes.get_xlim())  # an unbounded interval runs to the edge
-            axes.plot([low, high], [row, row], color=look(method).colour, linewidth=2.2, solid_capstyle="butt")
-            axes.plot(it.estimate, row, look(method).marker, color=look(method).colour, markersize=5.5)
+        for row, (method, interval) in enumerate(values.items()):
+            low, high = np.clip((interval.low, interval.high), *axes.get_xlim())
+            axes.plot([low, high], [row, row], color=choose_look(method).colour, linewidth=2.2, solid_capstyle="butt")
+            axes.plot(
+                interval.estimate, row, choose_look(method).marker, color=choose_look(method).colour, markersize=5.5
+            )
     return figure
 
 
-def trajectories(
+def draw_paths(
     paths: Mapping[str, ArrayLike],
     surface: Callable[[Values, Values], Values],
     *,
@@ -128,7 +130,7 @@ def trajectories(
     x, y = np.meshgrid(np.linspace(left, right, 80), np.linspace(bottom, top, 80))
     height = np.asarray(surface(x, y), dtype=np.float64)
     height = np.log1p(height - height.min()) if log else height  # any surface has a logarithm above its floor
-    with style():
+    with use_style():
         figure = Figure(figsize=(5.4, 0.5 + 5.0 / columns * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axes in grid.flat[len(paths) :]:
@@ -156,7 +158,7 @@ def trajectories(
     return figure
 
 
-def _plain(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
+def _make_axes(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.4, 3.6), layout="constrained")
@@ -168,13 +170,13 @@ def _plain(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
-def _rows(names: list[str], xlabel: str) -> "tuple[Figure, Axes]":
+def _make_rows(names: list[str], xlabel: str) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.4, 0.8 + 0.28 * max(1, len(names))), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlabel(xlabel)
-    axes.set_yticks(range(len(names)), [_short(it) for it in names])
+    axes.set_yticks(range(len(names)), [_shorten_name(name) for name in names])
     axes.set_ylim(max(1, len(names)) - 0.4, -0.6)  # the first method on top
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -182,12 +184,12 @@ def _rows(names: list[str], xlabel: str) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
-def _positive(values: Mapping[str, ArrayLike]) -> bool:
-    arrays = [np.asarray(it, dtype=np.float64) for it in values.values()]
-    return all(np.all(it[np.isfinite(it)] > 0.0) for it in arrays)
+def _is_positive(values: Mapping[str, ArrayLike]) -> bool:
+    arrays = [np.asarray(value, dtype=np.float64) for value in values.values()]
+    return all(np.all(array[np.isfinite(array)] > 0.0) for array in arrays)
 
 
-def _bands(
+def _draw_bands(
     axes: "Axes",
     x: Values,
     bands: Mapping[str, tuple[Values, Values, Values]],
@@ -205,7 +207,9 @@ def _bands(
     from matplotlib.ticker import MaxNLocator
 
     single = single or {}
-    drawn = np.concatenate([*(np.ravel(it) for it in bands.values()), *(it.ravel() for it in single.values())])
+    drawn = np.concatenate(
+        [*(np.ravel(values) for values in bands.values()), *(values.ravel() for values in single.values())]
+    )
     finite = drawn[np.isfinite(drawn)]
     if finite.size:
         axes.update_datalim([(x[0], finite.min()), (x[-1], finite.max())])
@@ -214,13 +218,13 @@ def _bands(
     bottom, top = axes.get_ylim()
     if axes.get_yscale() == "log":
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(_two_and_five if top < 60.0 * bottom else "")
+        axes.yaxis.set_minor_formatter(_format_two_and_five if top < 60.0 * bottom else "")
         if top < 4.0 * bottom:  # it may hold none of these
             axes.yaxis.set_major_locator(MaxNLocator(5))
             axes.yaxis.set_minor_formatter("")
     for method, band in bands.items():
-        colour, dash, marker = look(method)
-        low, middle, high = (np.clip(it, bottom, top) for it in band)
+        colour, dash, marker = choose_look(method)
+        low, middle, high = (np.clip(edge, bottom, top) for edge in band)
         lost = ~np.isfinite(band[1])
         if method in single:
             axes.plot(x, np.clip(single[method], bottom, top).T, color=colour, alpha=0.4, linewidth=0.7)
@@ -237,26 +241,26 @@ def _bands(
 def _name_ends(axes: "Axes", x: float, ends: Mapping[str, float]) -> None:
     """Each method's name beside the end of its line, moved apart where they would overlap."""
     to_share = axes.transData + axes.transAxes.inverted()
-    wanted = sorted((float(to_share.transform((x, y))[1]), method) for method, y in ends.items())
-    gap = min(0.056, 1.1 / max(1, len(wanted)))
-    places = [it for it, _ in wanted]
+    ends_by_height = sorted((float(to_share.transform((x, y))[1]), method) for method, y in ends.items())
+    gap = min(0.056, 1.1 / max(1, len(ends_by_height)))
+    places = [each for each, _ in ends_by_height]
     for index in range(1, len(places)):
         places[index] = max(places[index], places[index - 1] + gap)
     limit = 1.0
     for index in reversed(range(len(places))):
         places[index] = min(places[index], limit)
         limit = places[index] - gap
-    for (end, method), place in zip(wanted, places, strict=True):
-        colour, dash, _ = look(method)
+    for (end, method), place in zip(ends_by_height, places, strict=True):
+        colour, dash, _ = choose_look(method)
         track = ([1.0, 1.035, 1.085], [end, place, place])
         axes.plot(*track, color=colour, linestyle=dash, linewidth=1.2, transform=axes.transAxes, clip_on=False)
-        axes.text(1.1, place, _short(method), transform=axes.transAxes, va="center", fontsize=9.0)
+        axes.text(1.1, place, _shorten_name(method), transform=axes.transAxes, va="center", fontsize=9.0)
 
 
-def _two_and_five(value: float, _: object = None) -> str:
+def _format_two_and_five(value: float, _: object = None) -> str:
     """Names only 2 and 5 of each decade, where one decade or two are all there is."""
     return f"{value:g}" if round(value / 10.0 ** floor(log10(value))) in (2, 5) else ""
 
 
-def _short(name: str, length: int = 29) -> str:
+def _shorten_name(name: str, length: int = 29) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"

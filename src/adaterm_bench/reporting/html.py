@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adaterm_bench.core.section import Claim, Section, Table, Verdict
 from adaterm_bench.reporting.palette import GRID, INK, PAPER
-from adaterm_bench.reporting.text import headline, measured_text
+from adaterm_bench.reporting.text import describe_measurement, summarise
 
 SIGNS: dict[Verdict, str] = {"reproduced": "✓", "not reproduced": "✕", "undecided": "?"}
 NUMBER = re.compile(r"[\u2212+-]?\.?\d|[\u2212-]?∞|no value$|—$|$")
@@ -15,17 +15,17 @@ NUMBER = re.compile(r"[\u2212+-]?\.?\d|[\u2212-]?∞|no value$|—$|$")
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
-def page(sections: list[Section], pictures: list[list[str]], origin: Section) -> str:
+def render_page(sections: list[Section], pictures: list[list[str]], origin: Section) -> str:
     """The whole page; pictures are SVG texts or the paths of files, in the order of the sections' figures."""
-    titles = [*(it.title for it in sections), origin.title]
-    links = "".join(f'<li><a href="#part-{place}">{escape(it)}</a></li>' for place, it in enumerate(titles, 1))
-    parts = [_section(it, place, pictures[place - 1]) for place, it in enumerate(sections, 1)]
+    titles = [*(section.title for section in sections), origin.title]
+    links = "".join(f'<li><a href="#part-{place}">{escape(title)}</a></li>' for place, title in enumerate(titles, 1))
+    parts = [_render_section(section, place, pictures[place - 1]) for place, section in enumerate(sections, 1)]
     body = [
         "<h1>Results of the experiments</h1>",
-        _summary(sections),
+        _render_summary(sections),
         f'<nav aria-label="Contents"><h3>Contents</h3><ol>{links}</ol></nav>',
         *parts,
-        _section(origin, len(titles), []),
+        _render_section(origin, len(titles), []),
     ]
     head = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -35,75 +35,88 @@ def page(sections: list[Section], pictures: list[list[str]], origin: Section) ->
     return head + "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
 
 
-def _summary(sections: list[Section]) -> str:
-    if not any(it.claims for it in sections):
-        return f'<p class="soft">{headline(sections)}</p>'
+def _render_summary(sections: list[Section]) -> str:
+    if not any(section.claims for section in sections):
+        return f'<p class="soft">{summarise(sections)}</p>'
     rows = [
-        f'<tr><td>{_badge(claim.verdict)}</td><td>{_inline(claim.text)} <span class="soft">'
+        f'<tr><td>{_render_badge(claim.verdict)}</td><td>{_escape_inline(claim.text)} <span class="soft">'
         f'(<a href="#part-{place}">{escape(section.title)}</a>)</span></td>'
-        f'<td class="value">{_inline(measured_text(claim))}</td><td class="strip">{_strip(claim)}</td></tr>'
+        f'<td class="value">{_escape_inline(describe_measurement(claim))}</td>'
+        f'<td class="strip">{_render_strip(claim)}</td></tr>'
         for place, section in enumerate(sections, 1)
         for claim in section.claims
     ]
     body = "\n".join(rows)
     return (
-        f"<p>{headline(sections)} The strip shows the interval beside the bound, which is the upright line.</p>\n"
+        f"<p>{summarise(sections)} The strip shows the interval beside the bound, which is the upright line.</p>\n"
         '<table class="claims"><thead><tr><th scope="col">Verdict</th><th scope="col">Claim</th>'
         f'<th scope="col">Measured (interval)</th><td></td></tr></thead>\n<tbody>\n{body}\n</tbody></table>'
     )
 
 
-def _section(section: Section, place: int, pictures: list[str]) -> str:
-    figures = [_figure(it.title, it.caption, picture) for it, picture in zip(section.figures, pictures, strict=True)]
+def _render_section(section: Section, place: int, pictures: list[str]) -> str:
+    figures = [
+        _render_figure(figure.title, figure.caption, picture)
+        for figure, picture in zip(section.figures, pictures, strict=True)
+    ]
     parts = [
         f'<section id="part-{place}">\n<h2>{escape(section.title)}</h2>',
-        *(f"<p>{_inline(it)}</p>" for it in re.split(r"\n\s*\n", section.text.strip()) if it),
-        *map(_claim, section.claims),
-        *map(_table, section.tables),
+        *(
+            f"<p>{_escape_inline(paragraph)}</p>"
+            for paragraph in re.split(r"\n\s*\n", section.text.strip())
+            if paragraph
+        ),
+        *map(_render_claim, section.claims),
+        *map(_render_table, section.tables),
         *figures,
         "</section>",
     ]
     return "\n".join(parts)
 
 
-def _claim(claim: Claim) -> str:
-    note = f'<p class="note">{_inline(claim.note)}</p>' if claim.note else ""
-    text = f'<p>{_inline(claim.text)}</p><p class="note">{_inline(measured_text(claim))}</p>{note}'
-    return f'<div class="claim">{_badge(claim.verdict)}{text}</div>'
+def _render_claim(claim: Claim) -> str:
+    note = f'<p class="note">{_escape_inline(claim.note)}</p>' if claim.note else ""
+    text = f'<p>{_escape_inline(claim.text)}</p><p class="note">{_escape_inline(describe_measurement(claim))}</p>{note}'
+    return f'<div class="claim">{_render_badge(claim.verdict)}{text}</div>'
 
 
-def _table(table: Table) -> str:
+def _render_table(table: Table) -> str:
     cells = [[row[place] for row in table.rows if place < len(row)] for place in range(len(table.columns))]
     right = [place > 0 and any(column) and all(map(NUMBER.match, column)) for place, column in enumerate(cells)]
-    kinds = [' class="number"' if it else "" for it in right]
-    head = "".join(f'<th scope="col"{kind}>{_inline(it)}</th>' for it, kind in zip(table.columns, kinds, strict=True))
+    kinds = [' class="number"' if is_number else "" for is_number in right]
+    head = "".join(
+        f'<th scope="col"{kind}>{_escape_inline(column)}</th>'
+        for column, kind in zip(table.columns, kinds, strict=True)
+    )
     rows = [
         "".join(
-            f'<th scope="row">{_inline(it)}</th>' if place == 0 else f"<td{kinds[place]}>{_inline(it)}</td>"
-            for place, it in enumerate(row[: len(kinds)])
+            f'<th scope="row">{_escape_inline(cell)}</th>'
+            if place == 0
+            else f"<td{kinds[place]}>{_escape_inline(cell)}</td>"
+            for place, cell in enumerate(row[: len(kinds)])
         )
         for row in table.rows
     ] or [f'<td class="soft" colspan="{max(1, len(kinds))}">No rows yet.</td>']
-    body = "\n".join(f"<tr>{it}</tr>" for it in rows)
-    note = f'<p class="note">{_inline(table.note)}</p>' if table.note else ""
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    note = f'<p class="note">{_escape_inline(table.note)}</p>' if table.note else ""
     return (
-        f"<h3>{_inline(table.title)}</h3>\n"
+        f"<h3>{_escape_inline(table.title)}</h3>\n"
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}">'
         f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>{note}"
     )
 
 
-def _figure(title: str, caption: str, picture: str) -> str:
+def _render_figure(title: str, caption: str, picture: str) -> str:
     label = escape(f"{title}. {caption}".strip())
     if picture.endswith(".svg"):
         image = f'<img src="{escape(picture)}" alt="{label}" loading="lazy">'
     else:
-        image = _inline_picture(picture, label)
-    note = f"<figcaption>{_inline(caption)}</figcaption>" if caption else ""
-    return f"<figure><h3>{_inline(title)}</h3>\n{image}\n{note}</figure>"
+        image = _render_inline_picture(picture, label)
+    note = f"<figcaption>{_escape_inline(caption)}</figcaption>" if caption else ""
+    return f"<figure><h3>{_escape_inline(title)}</h3>\n{image}\n{note}</figure>"
 
 
-def _inline_picture(picture: str, label: str) -> str:
+def _render_inline_picture(picture: str, label: str) -> str:
     """The SVG without what only a file needs; the page chooses the colours of the report's own style."""
     opening, rest = picture[picture.index("<svg") :].split(">", 1)
     opening = re.sub(r' (xmlns(:\w+)?|width|height|version)="[^"]*"', "", opening)
@@ -113,9 +126,9 @@ def _inline_picture(picture: str, label: str) -> str:
     return f'{opening} role="img" aria-label="{label}">{rest.strip()}'
 
 
-def _strip(claim: Claim) -> str:
+def _render_strip(claim: Claim) -> str:
     """The interval beside its bound, without a scale, for the eye to go down the list; endless ends run to the edge."""
-    finite = [it for it in (claim.low, claim.high, claim.estimate, claim.bound) if isfinite(it)]
+    finite = [value for value in (claim.low, claim.high, claim.estimate, claim.bound) if isfinite(value)]
     left, right = min(finite), max(finite)
     span = (right - left) or 1.0
     margin = 0.08 * span if len(finite) == 4 else 0.5 * span  # room for what runs out of the strip
@@ -139,11 +152,11 @@ def _strip(claim: Claim) -> str:
     )
 
 
-def _badge(verdict: Verdict) -> str:
+def _render_badge(verdict: Verdict) -> str:
     sign = f'<span aria-hidden="true">{SIGNS[verdict]}</span>'
     return f'<span class="badge {verdict.replace(" ", "-")}">{sign} {verdict}</span>'
 
 
-def _inline(text: str) -> str:
+def _escape_inline(text: str) -> str:
     """Escaped text, in which `such` is code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))

@@ -60,7 +60,7 @@ class Bootstrap:
                 return Interval(estimate, -inf, inf, seeds)
             random = self.generator or np.random.default_rng(0)
             drawn = statistic(rows[:, random.integers(0, seeds, (self.resamples, seeds))])
-        cut = int((_tail(seeds, self.level) if self.widen else (1.0 - self.level) / 2.0) * (self.resamples - 1))
+        cut = int((widen_tail(seeds, self.level) if self.widen else (1.0 - self.level) / 2.0) * (self.resamples - 1))
         # What has no value, such as infinity minus infinity, might be anything, so it widens the interval at both ends.
         undefined = np.isnan(drawn)
         low = np.sort(np.where(undefined, -inf, drawn))[cut]
@@ -80,11 +80,11 @@ def wilson(share: float, count: int, level: float = 0.95) -> Interval:
 
 def student(values: Values) -> Interval:
     """The mean of two or three values, and Student's interval of it at the level 0.95; of others there is none."""
-    seeds, found = len(values), float(np.mean(values)) if len(values) else nan
+    seeds, mean = len(values), float(np.mean(values)) if len(values) else nan
     if not 2 <= seeds <= FEW or not np.isfinite(values).all():
-        return Interval(found, -inf, inf, seeds)
+        return Interval(mean, -inf, inf, seeds)
     half = float(stdtrit(seeds - 1, 0.975)) * float(np.std(values, ddof=1)) / sqrt(seeds)
-    return Interval(found, found - half, found + half, seeds)
+    return Interval(mean, mean - half, mean + half, seeds)
 
 
 def too_few(seeds: int, level: float) -> bool:
@@ -92,7 +92,7 @@ def too_few(seeds: int, level: float) -> bool:
     return 2.0 ** (1 - seeds) > 1.0 - level
 
 
-def _tail(seeds: int, level: float) -> float:
+def widen_tail(seeds: int, level: float) -> float:
     """The share to cut at each end so that the interval is as wide as Student's would be, and not the normal one."""
     dof = seeds - 1
     return float(ndtr(-stdtrit(dof, (1.0 + level) / 2.0) * sqrt(seeds / dof)))

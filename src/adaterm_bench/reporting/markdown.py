@@ -3,63 +3,63 @@
 import re
 
 from adaterm_bench.core.section import Claim, Section, Table
-from adaterm_bench.reporting.text import headline, measured_text
+from adaterm_bench.reporting.text import describe_measurement, summarise
 
 
-def page(sections: list[Section], names: list[list[str]], origin: Section) -> str:
+def render_page(sections: list[Section], names: list[list[str]], origin: Section) -> str:
     """The whole page; names are the paths of the figures' files, in the order of the sections' figures."""
-    parts = ["# Results of the experiments", *_summary(sections)]
+    parts = ["# Results of the experiments", *_render_summary(sections)]
     for section, figures in zip([*sections, origin], [*names, []], strict=True):
-        parts += _section(section, figures)
+        parts += _render_section(section, figures)
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(sections: list[Section]) -> list[str]:
-    if not any(it.claims for it in sections):
-        return [headline(sections)]
+def _render_summary(sections: list[Section]) -> list[str]:
+    if not any(section.claims for section in sections):
+        return [summarise(sections)]
     rows = [
-        [f"**{claim.verdict}**", _plain(claim.text), _plain(section.title), _plain(measured_text(claim))]
+        [f"**{claim.verdict}**", _escape(claim.text), _escape(section.title), _escape(describe_measurement(claim))]
         for section in sections
         for claim in section.claims
     ]
-    return [headline(sections), _rows(["Verdict", "Claim", "Experiment", "Measured (interval)"], rows)]
+    return [summarise(sections), _render_rows(["Verdict", "Claim", "Experiment", "Measured (interval)"], rows)]
 
 
-def _section(section: Section, figures: list[str]) -> list[str]:
-    parts = [f"## {_plain(section.title)}"]
-    parts += [_paragraph(it) for it in re.split(r"\n\s*\n", section.text.strip()) if it]
-    parts += ["\n".join(map(_claim, section.claims))] if section.claims else []
+def _render_section(section: Section, figures: list[str]) -> list[str]:
+    parts = [f"## {_escape(section.title)}"]
+    parts += [_render_paragraph(paragraph) for paragraph in re.split(r"\n\s*\n", section.text.strip()) if paragraph]
+    parts += ["\n".join(map(_render_claim, section.claims))] if section.claims else []
     for table in section.tables:
-        parts += _table(table)
+        parts += _render_table(table)
     for figure, name in zip(section.figures, figures, strict=True):
-        parts += [f"### {_plain(figure.title)}", f"![{_plain(figure.title)}]({name})"]
-        parts += [_paragraph(figure.caption)] if figure.caption else []
+        parts += [f"### {_escape(figure.title)}", f"![{_escape(figure.title)}]({name})"]
+        parts += [_render_paragraph(figure.caption)] if figure.caption else []
     return parts
 
 
-def _claim(claim: Claim) -> str:
-    note = f" {_plain(claim.note)}" if claim.note else ""
-    return f"- **{claim.verdict}**: {_plain(claim.text)} {_plain(measured_text(claim))}{note}"
+def _render_claim(claim: Claim) -> str:
+    note = f" {_escape(claim.note)}" if claim.note else ""
+    return f"- **{claim.verdict}**: {_escape(claim.text)} {_escape(describe_measurement(claim))}{note}"
 
 
-def _table(table: Table) -> list[str]:
+def _render_table(table: Table) -> list[str]:
     width = len(table.columns)
-    rows = [[_plain(it) for it in (*row, *[""] * width)][:width] for row in table.rows]
-    body = _rows([_plain(it) for it in table.columns], rows) if width and rows else "No rows yet."
-    return [f"### {_plain(table.title)}", body, *([_paragraph(table.note)] if table.note else [])]
+    rows = [[_escape(cell) for cell in (*row, *[""] * width)][:width] for row in table.rows]
+    body = _render_rows([_escape(column) for column in table.columns], rows) if width and rows else "No rows yet."
+    return [f"### {_escape(table.title)}", body, *([_render_paragraph(table.note)] if table.note else [])]
 
 
-def _rows(columns: list[str], rows: list[list[str]]) -> str:
+def _render_rows(columns: list[str], rows: list[list[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(it)} |" for it in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _paragraph(text: str) -> str:
+def _render_paragraph(text: str) -> str:
     """Text that cannot be taken for a heading, a list or a quotation."""
-    return re.sub(r"^(\d*)([#+.)-])", r"\1\\\2", _plain(text))
+    return re.sub(r"^(\d*)([#+.)-])", r"\1\\\2", _escape(text))
 
 
-def _plain(text: str) -> str:
+def _escape(text: str) -> str:
     """One line in which Markdown and HTML see no marks, but for `such`, which is code."""
     parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
     marked = [part if index % 2 else re.sub(r"([\\`*_\[\]<>&#~$])", r"\\\1", part) for index, part in enumerate(parts)]

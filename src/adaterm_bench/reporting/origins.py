@@ -4,7 +4,7 @@ from typing import Any
 
 from adaterm_bench.core.section import Section, Table
 from adaterm_bench.core.trial import Result, canonical
-from adaterm_bench.reporting.text import number
+from adaterm_bench.reporting.text import format_number
 
 
 def describe_origins(results: list[Result]) -> Section:
@@ -12,18 +12,18 @@ def describe_origins(results: list[Result]) -> Section:
     title = "Where the results come from"
     if not results:
         return Section(title, "There are no results yet.")
-    names = sorted({it.trial.experiment for it in results})
-    grouped = {name: [it for it in results if it.trial.experiment == name] for name in names}
+    names = sorted({result.trial.experiment for result in results})
+    grouped = {name: [result for result in results if result.trial.experiment == name] for name in names}
     columns = ["Experiment", "Version", "Trials", "Methods", "Seeds", "Computing time", "First", "Last"]
-    made = [[name, *_amounts(of)] for name, of in grouped.items()]
+    made = [[name, *_count_amounts(group)] for name, group in grouped.items()]
     parts = {"versions": "Software", "device": "Device", "commit": "Commit", "command": "Command"}
     seen: dict[tuple[str, str], int] = {}
     for result in results:
         for key, label in parts.items():
-            pair = (label, _words(result.provenance.get(key)))
+            pair = (label, _format_value(result.provenance.get(key)))
             seen[pair] = seen.get(pair, 0) + 1
     order = list(parts.values())
-    rows = [[*pair, f"{seen[pair]}"] for pair in sorted(seen, key=lambda it: (order.index(it[0]), it[1]))]
+    rows = [[*pair, f"{seen[pair]}"] for pair in sorted(seen, key=lambda pair: (order.index(pair[0]), pair[1]))]
     return Section(
         title,
         "Each result holds the versions, device, commit and command that it was made with.",
@@ -31,41 +31,42 @@ def describe_origins(results: list[Result]) -> Section:
     )
 
 
-def _amounts(results: list[Result]) -> list[str]:
-    batches = {canonical(it.provenance): it.provenance for it in results}  # all trials of a batch have its seconds
-    seconds = [float(it.get("seconds") or 0.0) for it in batches.values()]
-    dates = sorted(str(it.provenance["date"])[:10] for it in results if it.provenance.get("date"))
+def _count_amounts(results: list[Result]) -> list[str]:
+    # All trials of a batch have its seconds.
+    batches = {canonical(result.provenance): result.provenance for result in results}
+    seconds = [float(provenance.get("seconds") or 0.0) for provenance in batches.values()]
+    dates = sorted(str(result.provenance["date"])[:10] for result in results if result.provenance.get("date"))
     return [
-        ", ".join(str(it) for it in sorted({it.trial.version for it in results})),
+        ", ".join(map(str, sorted({result.trial.version for result in results}))),
         str(len(results)),
-        str(len({it.trial.method for it in results})),
-        _ranges(sorted({it.trial.seed for it in results})),
-        _duration(sum(seconds)),
+        str(len({result.trial.method for result in results})),
+        _format_ranges(sorted({result.trial.seed for result in results})),
+        _format_duration(sum(seconds)),
         dates[0] if dates else "not recorded",
         dates[-1] if dates else "not recorded",
     ]
 
 
-def _ranges(numbers: list[int]) -> str:
+def _format_ranges(numbers: list[int]) -> str:
     """Such as 0–9, 12, 20–23."""
     runs: list[list[int]] = []
-    for it in numbers:
-        if runs and it == runs[-1][-1] + 1:
-            runs[-1].append(it)
+    for seed in numbers:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
         else:
-            runs.append([it])
-    return ", ".join(str(it[0]) if len(it) == 1 else f"{it[0]}\u2013{it[-1]}" for it in runs)
+            runs.append([seed])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}\u2013{run[-1]}" for run in runs)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 60.0:
-        return f"{number(seconds)} s"
+        return f"{format_number(seconds)} s"
     if seconds < 3600.0:
-        return f"{number(seconds / 60.0)} min"
-    return f"{number(seconds / 3600.0)} h"
+        return f"{format_number(seconds / 60.0)} min"
+    return f"{format_number(seconds / 3600.0)} h"
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None or value == "":
         return "not recorded"
     if isinstance(value, dict):

@@ -28,7 +28,7 @@ class Look(NamedTuple):
     marker: str
 
 
-def look(method: str) -> Look:
+def choose_look(method: str) -> Look:
     """The look of a method, by its name alone; an arm of it, such as `Adam, not clipped`, has its colour."""
     method, _, arm = method.partition(", ")
     name = re.sub(r"[^a-z0-9]", "", method.lower())

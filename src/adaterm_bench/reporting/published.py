@@ -1,6 +1,6 @@
 """The numbers of the paper's tables: mean and standard deviation of 24 trials, by outcome and method."""
 
-from adaterm_bench.reporting.text import plus_minus
+from adaterm_bench.reporting.text import format_spread
 
 AS_PUBLISHED = "The paper's t-Adam and At-Adam are probably of the released code, which ours are with (as published)."
 
@@ -136,7 +136,7 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
 }
 
 
-def published(outcome: str, method: str, scale: float = 1.0) -> str:
+def find_published(outcome: str, method: str, scale: float = 1.0) -> str:
     """What the paper has for a method, as a text, or nothing; a method as published is the paper's too."""
-    found = PUBLISHED.get(outcome, {}).get(method.removesuffix(" (as published)"))
-    return plus_minus(scale * found[0], scale * found[1]) if found else ""
+    numbers = PUBLISHED.get(outcome, {}).get(method.removesuffix(" (as published)"))
+    return format_spread(scale * numbers[0], scale * numbers[1]) if numbers else ""

@@ -4,14 +4,14 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from adaterm_bench.core.experiment import Experiment
-from adaterm_bench.core.flags import restored
+from adaterm_bench.core.flags import restore_experiment
 from adaterm_bench.core.registry import is_built_in, load, rank
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Result, canonical
 
 
-def sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], list[str]]:
+def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], list[str]]:
     """A section for each experiment, and for each of its settings that decide results, with the results it shows.
 
     Then a sentence for everything that cannot be shown, such as an experiment that has changed since it was run.
@@ -20,55 +20,55 @@ def sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], list[str
     complaints = []
     for plan in store.plans():
         try:
-            experiment = restored(load(plan["source"], plan["experiment"]), plan["settings"])
+            experiment = restore_experiment(load(plan["source"], plan["experiment"]), plan["settings"])
         except Exception as error:
             complaints.append(
-                f"{plan['experiment']} ({plan['label']}) of {plan['source']} is not shown: {_words(error)}"
+                f"{plan['experiment']} ({plan['label']}) of {plan['source']} is not shown: {_format_error(error)}"
             )
             continue
         source = "" if is_built_in(plan["source"]) else plan["source"]
         same = canonical([source, plan["experiment"], experiment.decisive()])
         groups.setdefault(same, []).append({**plan, "made": experiment})
-    results = {it.trial.key: it for it in store.results()}
-    found: list[tuple[Section, list[Result], str]] = []
+    results = {result.trial.key: result for result in store.results()}
+    entries: list[tuple[Section, list[Result], str]] = []
     for plans in groups.values():
         widest = max(plans, key=lambda plan: sum(map(len, plan["keys"].values())))
         experiment, title = widest["made"], f"{widest['experiment']} ({widest['label']})"
         keys = dict.fromkeys(key for plan in plans for keys in plan["keys"].values() for key in keys)
-        own = [results[key] for key in keys if key in results]
-        current = [it for it in own if it.trial.version == experiment.version]
-        if len(current) < len(own):
-            complaints.append(f"{title}: {len(own) - len(current)} results of other versions are not shown")
+        planned = [results[key] for key in keys if key in results]
+        current = [result for result in planned if result.trial.version == experiment.version]
+        if len(current) < len(planned):
+            complaints.append(f"{title}: {len(planned) - len(current)} results of other versions are not shown")
         if not current:
             continue
         try:
             section = experiment.section(current)
         except Exception as error:
-            complaints.append(f"{title} is not shown: its section failed with {_words(error)}")
+            complaints.append(f"{title} is not shown: its section failed with {_format_error(error)}")
             continue
-        missing = len(keys) - len(own)
-        partly = f" {len(own)} of {len(keys)} planned trials are done." if missing else ""
-        text = section.text + _changed(experiment) + partly
+        missing = len(keys) - len(planned)
+        partly = f" {len(planned)} of {len(keys)} planned trials are done." if missing else ""
+        text = section.text + _describe_changes(experiment) + partly
         section = replace(section, title=f"{section.title} ({widest['label']})", text=text)
-        found.append((section, current, widest["experiment"]))
-    found.sort(key=lambda it: rank(it[2]))
-    return [(section, own) for section, own, _ in found], complaints
+        entries.append((section, current, widest["experiment"]))
+    entries.sort(key=lambda entry: rank(entry[2]))
+    return [(section, planned) for section, planned, _ in entries], complaints
 
 
-def _changed(experiment: Experiment) -> str:
+def _describe_changes(experiment: Experiment) -> str:
     """A sentence on the settings that are not the defaults, most of which are the paper's; nothing if all are."""
-    defaults = {it.name: it.default for it in fields(experiment) if it.default is not MISSING}
+    defaults = {field.name: field.default for field in fields(experiment) if field.default is not MISSING}
     changed = [
-        f"{name.replace('_', ' ')} {_plain(value)} ({_plain(defaults[name])})"
+        f"{name.replace('_', ' ')} {_format_value(value)} ({_format_value(defaults[name])})"
         for name, value in experiment.decisive().items()
         if name in defaults and canonical(value) != canonical(defaults[name])
     ]
     return f" Not the usual settings, which are in brackets: {', '.join(changed)}." if changed else ""
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _words(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -18,17 +18,19 @@ class Grid(NamedTuple):
     levels: list[Any]
     seeds: list[int]
     values: dict[str, Values]
-    left_out: tuple[str, ...] = ()  # methods and levels that have no place in the grid, for want of trials
+    left_out: tuple[str, ...] = ()  # methods and levels that are not in the grid, because trials are missing
 
     def at(self, method: str, level: Any) -> Values:
         """A method's outcome at one level, by seed."""
-        found: Values = self.values[method][self.levels.index(level)]
-        return found
+        row: Values = self.values[method][self.levels.index(level)]
+        return row
 
     @property
     def note(self) -> str:
-        """What a table should say of what it lacks."""
-        return f" Not shown, for want of trials that the others have: {', '.join(self.left_out)}." * bool(self.left_out)
+        """What a table should say of what is missing."""
+        return f" Not shown, because trials are missing that the others have: {', '.join(self.left_out)}." * bool(
+            self.left_out
+        )
 
 
 def select(results: Sequence[Result], outcome: str, level: str, methods: Sequence[str], **fixed: Any) -> Grid:
@@ -38,14 +40,14 @@ def select(results: Sequence[Result], outcome: str, level: str, methods: Sequenc
     is nothing. Those that are named come first, in their order.
     """
     cells: dict[str, dict[Any, dict[int, float]]] = {}
-    for trial, found in ((it.trial, it.outcome) for it in results):
-        if outcome not in found:
-            raise KeyError(f"no outcome {outcome!r}: there is {', '.join(found)}")
-        if all(trial.condition.get(name) == value for name, value in fixed.items()) and found[outcome] is not None:
-            cells.setdefault(trial.method, {}).setdefault(trial.condition[level], {})[trial.seed] = found[outcome]
+    for trial, outcomes in ((result.trial, result.outcome) for result in results):
+        if outcome not in outcomes:
+            raise KeyError(f"no outcome {outcome!r}: there is {', '.join(outcomes)}")
+        if all(trial.condition.get(name) == value for name, value in fixed.items()) and outcomes[outcome] is not None:
+            cells.setdefault(trial.method, {}).setdefault(trial.condition[level], {})[trial.seed] = outcomes[outcome]
     rows = [method for method in (*methods, *sorted(cells.keys() - set(methods))) if method in cells]
     levels = sorted({place for method in rows for place in cells[method]})
-    left_out = _complete(cells, rows, levels)
+    left_out = _drop_incomplete(cells, rows, levels)
     shared = [set(cells[method][place]) for method in rows for place in levels]
     seeds = sorted(set.intersection(*shared)) if shared else []
     values = {
@@ -55,16 +57,18 @@ def select(results: Sequence[Result], outcome: str, level: str, methods: Sequenc
     return Grid(levels, seeds, values, tuple(left_out))
 
 
-def _complete(cells: Mapping[str, Mapping[Any, Mapping[int, float]]], rows: list[str], levels: list[Any]) -> list[str]:
-    """Remove rows and levels, those that lack most first, until all that stay share a seed; what was removed."""
+def _drop_incomplete(
+    cells: Mapping[str, Mapping[Any, Mapping[int, float]]], rows: list[str], levels: list[Any]
+) -> list[str]:
+    """Remove rows and levels, those with most missing first, until all that stay share a seed; what was removed."""
     left_out = []
     while rows and levels and not set.intersection(*(set(cells[row].get(at, ())) for row in rows for at in levels)):
         common = Counter(seed for row in rows for at in levels for seed in cells[row].get(at, ()))
-        seed = max(common, key=lambda it: (common[it], -it))
+        seed = max(common, key=lambda pair: (common[pair], -pair))
         lacking = [(row, at) for row in rows for at in levels if seed not in cells[row].get(at, ())]
         by_row, by_level = Counter(row for row, _ in lacking), Counter(at for _, at in lacking)
-        row, missing = max(by_row.items(), key=lambda it: it[1])
-        at, absent = max(by_level.items(), key=lambda it: it[1])
+        row, missing = max(by_row.items(), key=lambda pair: pair[1])
+        at, absent = max(by_level.items(), key=lambda pair: pair[1])
         if missing / len(levels) >= absent / len(rows):
             rows.remove(row)
             left_out.append(row)

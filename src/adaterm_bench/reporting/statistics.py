@@ -64,15 +64,15 @@ def quartiles(values: ArrayLike, better: Better = "lower") -> tuple[Values, Valu
         nothing = np.full(ordered.shape[:-1], nan)
         return nothing, nothing, nothing
     last = ordered.shape[-1] - 1
-    found = []
+    bounds = []
     for share in (0.25, 0.5, 0.75):
         place = share * last
         below, above = ordered[..., int(place)], ordered[..., min(int(place) + 1, last)]
         # Where nothing lies between two neighbours nothing is added: infinity minus infinity has no value.
         gap = np.subtract(above, below, out=np.zeros_like(below), where=below != above)
         part = place - int(place)
-        found.append(below + part * gap if part else below)
-    return found[0], found[1], found[2]
+        bounds.append(below + part * gap if part else below)
+    return bounds[0], bounds[1], bounds[2]
 
 
 def bootstrap_interval(
@@ -122,7 +122,7 @@ def ratio_interval(
     bootstrap: Bootstrap = USUAL,
 ) -> Interval:
     """The first's statistic over the second's, for results that are never negative; worst is then infinity or 0."""
-    pair = np.stack(_same_seeds(first, second))
+    pair = np.stack(_pair_seeds(first, second))
     if np.any(pair[np.isfinite(pair)] < 0.0):
         raise ValueError("a ratio needs results that are not negative")
     rows = np.where(np.isfinite(pair), pair, inf if better == "lower" else 0.0)
@@ -153,7 +153,7 @@ def trend(
     rows = with_worst(values, better) if rival is None else differences(values, rival, better)
     if rows.ndim != 2 or rows.shape[0] != against.size or against.size < 2:
         raise ValueError(f"values must be (levels, seeds) with {against.size} levels, at least 2; got {rows.shape}")
-    measure = _spearman if kind == "spearman" else _slope
+    measure = _correlate_ranks if kind == "spearman" else _fit_slope
     interval = bootstrap(rows, lambda drawn: measure(against, statistic(drawn)))
     return interval._replace(diverged=diverged(values) + (0 if rival is None else diverged(rival)))
 
@@ -174,12 +174,12 @@ def a_a_check(
     random = generator or np.random.default_rng(0)
     fewer = Bootstrap(resamples=2_000, generator=random)
     judge = compare or (lambda first, second: paired_difference(first, second, bootstrap=fewer))
-    found = 0
+    differing = 0
     for _ in range(draws):
         first, second = array[random.integers(0, array.size, (2, array.size))]
         interval = judge(first, second)
-        found += interval.low > null or interval.high < null
-    return wilson(found / draws, draws)
+        differing += interval.low > null or interval.high < null
+    return wilson(differing / draws, draws)
 
 
 def diverged(values: ArrayLike) -> int:
@@ -195,33 +195,33 @@ def with_worst(values: ArrayLike, better: Better = "lower") -> Values:
 
 def differences(first: ArrayLike, second: ArrayLike, better: Better = "lower") -> Values:
     """First minus second for each seed; two diverged runs do not differ."""
-    left, right = (with_worst(it, better) for it in _same_seeds(first, second))
+    left, right = (with_worst(side, better) for side in _pair_seeds(first, second))
     return np.subtract(left, right, out=np.zeros_like(left), where=left != right)
 
 
-def _same_seeds(first: ArrayLike, second: ArrayLike) -> tuple[Values, Values]:
+def _pair_seeds(first: ArrayLike, second: ArrayLike) -> tuple[Values, Values]:
     left, right = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if left.shape != right.shape:
         raise ValueError(f"pairs need the same seeds on both sides, not shapes {left.shape} and {right.shape}")
     return left, right
 
 
-def _ranks(values: Values) -> Values:
+def rank_values(values: Values) -> Values:
     """Ranks along the first axis, ties with the mean of theirs."""
     below = np.sum(values[None] < values[:, None], axis=1)
     equal = np.sum(values[None] == values[:, None], axis=1)
     return np.asarray(below + (equal - 1) / 2.0)
 
 
-def _slope(levels: Values, values: Values) -> Values:
+def _fit_slope(levels: Values, values: Values) -> Values:
     centred = levels - levels.mean()
     return np.asarray(np.tensordot(centred, values, axes=1) / np.sum(centred**2))
 
 
-def _spearman(levels: Values, values: Values) -> Values:
-    x, y = _ranks(levels), _ranks(values)
+def _correlate_ranks(levels: Values, values: Values) -> Values:
+    x, y = rank_values(levels), rank_values(values)
     x, y = x - x.mean(), y - y.mean(axis=0)
     size = np.sqrt(np.sum(x**2) * np.sum(y**2, axis=0))
     product = np.tensordot(x, y, axes=1)
-    found = np.divide(product, size, out=np.zeros_like(product), where=size > 0.0)
-    return np.where(np.isnan(values).any(axis=0), nan, found)
+    correlation = np.divide(product, size, out=np.zeros_like(product), where=size > 0.0)
+    return np.where(np.isnan(values).any(axis=0), nan, correlation)

@@ -35,7 +35,7 @@ STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def style() -> Iterator[None]:
+def use_style() -> Iterator[None]:
     """Whatever is made inside has the report's style."""
     import matplotlib as mpl  # only where something is drawn
 

@@ -82,11 +82,11 @@ def _flatten(parent: Element) -> None:
     for child in list(parent):
         _flatten(child)
         if child.tag == GROUP:
-            styles = {each.get("style", "") for each in child if each.tag == USE}
-            if len(child) > 1 and len(styles) == 1 and all(each.tag == USE for each in child):
+            styles = {marker.get("style", "") for marker in child if marker.tag == USE}
+            if len(child) > 1 and len(styles) == 1 and all(marker.tag == USE for marker in child):
                 child.set("style", child.get("style", "") + styles.pop())
-                for each in child:
-                    each.attrib.pop("style", None)
+                for marker in child:
+                    marker.attrib.pop("style", None)
             if not child.attrib:
                 children += list(child)
                 continue

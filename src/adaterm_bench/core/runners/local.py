@@ -10,17 +10,17 @@ from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 from adaterm_bench.core.coordinator import Event
-from adaterm_bench.core.work import Batch, attempt, lost
+from adaterm_bench.core.work import Batch, attempt, describe_loss
 
 PATIENCE = 0.5  # seconds
 
 
-def cores() -> int:
+def count_cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def paced(tell: Callable[[float], None]) -> Callable[[float], None]:
+def throttle(tell: Callable[[float], None]) -> Callable[[float], None]:
     """The same, but only every now and then: an experiment may report every step."""
     last = time.monotonic()
 
@@ -63,7 +63,7 @@ class Processes:
         self._free = [devices[i % len(devices)] for i in range(workers)]  # the devices of workers not yet started
         self._idle: list[_Worker] = []
         self._busy: list[_Worker] = []
-        self._threads = max(cores() // workers, 1)
+        self._threads = max(count_cores() // workers, 1)
 
     def submit(self, batch: Batch) -> None:
         """Give the batch to an idle worker, or to a new one."""
@@ -113,7 +113,7 @@ class _Worker:
         self.pipe, its = context.Pipe()
         # Not a daemon, for an experiment may have processes of its own.
         self.process = context.Process(target=_serve, args=(its, device, threads))
-        with _deaf_to_interrupts():
+        with _ignore_interrupts():
             self.process.start()
         its.close()  # so that the pipe ends when the worker does
 
@@ -129,7 +129,9 @@ class _Worker:
             message = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join(PATIENCE)
-            return Event(self.batch, attempt=lost(self.batch, self.device, _cause_of_death(self.process.exitcode)))
+            return Event(
+                self.batch, attempt=describe_loss(self.batch, self.device, _explain_death(self.process.exitcode))
+            )
         if isinstance(message, float):
             return Event(self.batch, message)
         return Event(self.batch, 1.0, message)
@@ -152,7 +154,7 @@ def _serve(pipe: Any, device: str, threads: int) -> None:
         while True:
             batch = pipe.recv()
             pipe.send(0.0)
-            pipe.send(attempt(batch, device, paced(pipe.send)))
+            pipe.send(attempt(batch, device, throttle(pipe.send)))
 
 
 def _follow_parent() -> None:
@@ -163,7 +165,7 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _cause_of_death(code: int | None) -> str:
+def _explain_death(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         hint = ": by hand, or by the system because memory ran out" if name == "SIGKILL" else ""
@@ -172,7 +174,7 @@ def _cause_of_death(code: int | None) -> str:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """What is started here ignores Ctrl-C from its first moment, and prints no traceback of its own."""
     if threading.current_thread() is not threading.main_thread():
         yield  # handlers can be set in the main thread only

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from adaterm_bench.core.coordinator import Event
-from adaterm_bench.core.work import Attempt, Batch, attempt, lost
+from adaterm_bench.core.work import Attempt, Batch, attempt, describe_loss
 
 PATIENCE = 0.5  # seconds
 SPARE = (
@@ -24,8 +24,8 @@ class Ray:
     """A cluster: the one at an address, or one on this machine that lives as long as this."""
 
     def __init__(self, address: str | None, device: str, workers: int, cpus: float, gpus: float) -> None:
-        own = address is None and "RAY_ADDRESS" not in os.environ
-        if own and "RAY_AUTH_MODE" not in os.environ:
+        starts_cluster = address is None and "RAY_ADDRESS" not in os.environ
+        if starts_cluster and "RAY_AUTH_MODE" not in os.environ:
             # Its ports are open to the network. A token given so is not written into the home folder, as Ray's own is.
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         try:
@@ -33,7 +33,7 @@ class Ray:
         except ImportError as error:
             raise MissingError("Ray is not installed: pip install '.[ray]' in a clone of adaterm") from error
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if own:
+        if starts_cluster:
             options |= {"address": "local", "num_cpus": workers * cpus, "include_dashboard": False}
         else:
             options["address"] = address
@@ -66,7 +66,7 @@ class Ray:
         for reference in ended:
             batch = self._batches.pop(reference)
             events.append(Event(batch, 1.0, self._collect(reference, batch)))
-        return events + self._news()
+        return events + self._read_progress()
 
     def close(self) -> None:
         """Leave the cluster, which ends what still runs there; one that was started here ends too."""
@@ -75,14 +75,16 @@ class Ray:
     def _collect(self, reference: Any, batch: Batch) -> Attempt:
         exceptions = self._ray.exceptions
         try:
-            found: Attempt = self._ray.get(reference)
-            return found
+            attempt: Attempt = self._ray.get(reference)
+            return attempt
         except (exceptions.NodeDiedError, exceptions.ObjectLostError) as error:
-            return lost(batch, self._device, f"A node of the cluster was lost: {_first_line(error)}", blameless=True)
+            return describe_loss(
+                batch, self._device, f"A node of the cluster was lost: {_first_line(error)}", blameless=True
+            )
         except exceptions.RayError as error:
-            return lost(batch, self._device, f"{error}\n{type(error).__name__}: {_first_line(error)}")
+            return describe_loss(batch, self._device, f"{error}\n{type(error).__name__}: {_first_line(error)}")
 
-    def _news(self) -> list[Event]:
+    def _read_progress(self) -> list[Event]:
         if time.monotonic() - self._read < PATIENCE:
             return []
         self._read = time.monotonic()
@@ -102,8 +104,8 @@ class _Board:
         self._fractions[key] = fraction
 
     def take(self) -> dict[str, float]:
-        found, self._fractions = self._fractions, {}
-        return found
+        fractions, self._fractions = self._fractions, {}
+        return fractions
 
 
 def _run(batch: Batch, device: str, board: Any) -> Attempt:

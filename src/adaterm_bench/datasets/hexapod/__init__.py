@@ -1,6 +1,6 @@
 """Trajectories of a hexapod that walks in a simulation, for long-term prediction."""
 
-from adaterm_bench.datasets.hexapod.dataset import Dataset, generate, load, save, states
+from adaterm_bench.datasets.hexapod.dataset import Dataset, generate, list_states, load, save
 from adaterm_bench.datasets.hexapod.simulation import MissingError, Recording
 
-__all__ = ["Dataset", "MissingError", "Recording", "generate", "load", "save", "states"]
+__all__ = ["Dataset", "MissingError", "Recording", "generate", "list_states", "load", "save"]

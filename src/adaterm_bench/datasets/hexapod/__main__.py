@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adaterm_bench.datasets.hexapod.dataset import COUNTS, DESCRIPTION, FILE, generate, save
 from adaterm_bench.datasets.hexapod.simulation import MissingError
-from adaterm_bench.datasets.hexapod.walking import summary
+from adaterm_bench.datasets.hexapod.walking import summarise
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,24 +17,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="decides every number (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"for {FILE} and {DESCRIPTION}")
-    given = parser.parse_args(argv)
-    if given.seed < 0:
-        parser.error(f"--seed must be 0 or more, not {given.seed}")
+    arguments = parser.parse_args(argv)
+    if arguments.seed < 0:
+        parser.error(f"--seed must be 0 or more, not {arguments.seed}")
     try:
-        given.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-        dataset = generate(given.seed, COUNTS, _show)
-        save(dataset, given.out, given.seed)
+        arguments.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+        dataset = generate(arguments.seed, COUNTS, _show)
+        save(dataset, arguments.out, arguments.seed)
     except MissingError as error:
         print(f"hexapod: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"hexapod: Cannot write {error.filename or given.out}: {error.strerror}", file=sys.stderr)
+        print(f"hexapod: Cannot write {error.filename or arguments.out}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    walked = summary(dataset.train)
+    walked = summarise(dataset.train)
     print(
-        f"{given.out / FILE}: {(given.out / FILE).stat().st_size / 1e6:.1f} MB. "
+        f"{arguments.out / FILE}: {(arguments.out / FILE).stat().st_size / 1e6:.1f} MB. "
         f"Speed {walked['speed']['min']:.2f} to {walked['speed']['max']:.2f} m/s, "
         f"tilt up to {walked['tilt']['max']:.3f} rad, "
         f"servos off by {walked['tracking_error']['mean']:.3f} rad (root mean square)."

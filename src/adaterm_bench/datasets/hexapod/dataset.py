@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from adaterm_bench.core.files import write_whole
 from adaterm_bench.core.provenance import find_commit, find_versions
 from adaterm_bench.datasets.data import DataError, fingerprint
-from adaterm_bench.datasets.hexapod.gait import RANGES, draw
+from adaterm_bench.datasets.hexapod.gait import RANGES, draw_walk
 from adaterm_bench.datasets.hexapod.robot import TIMESTEP
 from adaterm_bench.datasets.hexapod.simulation import COLUMNS, NOISE, RATE, SETTLING, STEPS, TICK, Recording, simulate
-from adaterm_bench.datasets.hexapod.walking import summary
+from adaterm_bench.datasets.hexapod.walking import summarise
 
 FILE, DESCRIPTION = "hexapod.npy.gz", "hexapod.json"
 COUNTS = (150, 25, 25)
@@ -52,7 +52,7 @@ def generate(
         recorded = []
         for number in range(count):
             draws = np.random.default_rng([seed, kind, number])
-            recorded.append(simulate(draw(draws), draws))
+            recorded.append(simulate(draw_walk(draws), draws))
             progress(sum(counts[:kind]) + number + 1)
         kinds.append(Recording(*(np.stack(field) for field in zip(*recorded, strict=True))))
     return Dataset(*kinds)
@@ -70,7 +70,7 @@ def save(dataset: Dataset, folder: Path, seed: int) -> None:
     write_whole(folder / DESCRIPTION, (json.dumps(_describe(dataset, seed, content), indent=1) + "\n").encode())
 
 
-def states(dataset: Dataset) -> list[NDArray[np.float32]]:
+def list_states(dataset: Dataset) -> list[NDArray[np.float32]]:
     """What is predicted, of each kind: the angles as measured, and those that the servos are told next."""
     return [np.concatenate([kind.angles, kind.references], 2) for kind in dataset]
 
@@ -78,12 +78,12 @@ def states(dataset: Dataset) -> list[NDArray[np.float32]]:
 def load(folder: Path) -> Dataset:
     """The data set in a folder, if it is whole and what its description says."""
     file, description = folder / FILE, folder / DESCRIPTION
-    counts, checksum = _described(description, _read(description))
+    counts, checksum = _read_description(description, _read(description))
     packed = _read(file)
-    rows = _rows(file, packed, sum(counts))
+    rows = _read_rows(file, packed, sum(counts))
     _check_numbers(file, rows)
     if hashlib.sha256(packed).hexdigest() != checksum:
-        raise _refusal(file, f"its SHA-256 is not {checksum}, as {DESCRIPTION} says")
+        raise _make_error(file, f"its SHA-256 is not {checksum}, as {DESCRIPTION} says")
     parts = np.split(rows, np.cumsum(counts)[:-1])
     return Dataset(*(Recording(*(np.ascontiguousarray(part[name]) for name in COLUMNS)) for part in parts))
 
@@ -92,7 +92,7 @@ def _describe(dataset: Dataset, seed: int, content: bytes) -> dict[str, Any]:
     units = {"angles": "rad", "references": "rad", "body": "m and rad", "walk": "as in ranges"}
     return {
         "what": "Joint angles of a simulated hexapod that walks with a tripod gait, and the angles its servos are told",
-        "command": _command(seed),
+        "command": _format_command(seed),
         "seed": seed,
         "trajectories": {name: len(kind.walk) for name, kind in dataset._asdict().items()},
         "fields": {
@@ -103,50 +103,50 @@ def _describe(dataset: Dataset, seed: int, content: bytes) -> dict[str, Any]:
         "seconds_before_recording": SETTLING,
         "timestep": TIMESTEP,
         "sensor_noise": {"standard_deviation": NOISE, "resolution": TICK},
-        "ranges": {name: it._asdict() for name, it in RANGES.items()},
-        "walking": {name: summary(kind) for name, kind in dataset._asdict().items()},
+        "ranges": {name: limits._asdict() for name, limits in RANGES.items()},
+        "walking": {name: summarise(kind) for name, kind in dataset._asdict().items()},
         "commit": find_commit(),
         "versions": {name: text for name, text in find_versions().items() if name in ("mujoco", "numpy")},
-        "fingerprint": fingerprint(states(dataset)),
+        "fingerprint": fingerprint(list_states(dataset)),
         "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
     }
 
 
 def _read(file: Path) -> bytes:
     if not file.is_file():
-        raise DataError(f"There is no {file}. Make the data set: {_command(0, file.parent)}")
+        raise DataError(f"There is no {file}. Make the data set: {_format_command(0, file.parent)}")
     return file.read_bytes()
 
 
-def _described(file: Path, content: bytes) -> tuple[list[int], str]:
+def _read_description(file: Path, content: bytes) -> tuple[list[int], str]:
     """How many trajectories of each kind there are, and the checksum of their file."""
     try:
-        found = json.loads(content)
-        return [int(found["trajectories"][name]) for name in Dataset._fields], str(found["file"]["sha256"])
+        description = json.loads(content)
+        return [int(description["trajectories"][name]) for name in Dataset._fields], str(description["file"]["sha256"])
     except (ValueError, TypeError, KeyError) as error:
-        raise _refusal(file, f"it is damaged ({error!r})") from error
+        raise _make_error(file, f"it is damaged ({error!r})") from error
 
 
-def _rows(file: Path, packed: bytes, count: int) -> NDArray[np.void]:
+def _read_rows(file: Path, packed: bytes, count: int) -> NDArray[np.void]:
     """The records in the file, if they have the right shapes and none is missing."""
-    content, damage = _unpacked(packed)
+    content, damage = _unpack(packed)
     array = io.BytesIO(content)
     try:
         np.lib.format.read_magic(array)
         shape, _, kind = np.lib.format.read_array_header_1_0(array)
     except (ValueError, TypeError) as error:
-        raise _refusal(file, f"{damage or 'it is no array'}, before row 0") from error
+        raise _make_error(file, f"{damage or 'it is not an array'}, before row 0") from error
     if kind != ROW:
-        raise _refusal(file, f"each row is {_shapes(kind)}, not {_shapes(ROW)}")
+        raise _make_error(file, f"each row is {_format_shapes(kind)}, not {_format_shapes(ROW)}")
     if shape != (count,):
-        raise _refusal(file, f"it has the shape {shape}, not {(count,)}, as {DESCRIPTION} says")
+        raise _make_error(file, f"it has the shape {shape}, not {(count,)}, as {DESCRIPTION} says")
     rest = content[array.tell() :]
     if damage or len(rest) != count * ROW.itemsize:
-        raise _refusal(file, f"{damage or 'its length is wrong'}, in row {len(rest) // ROW.itemsize} of {count}")
+        raise _make_error(file, f"{damage or 'its length is wrong'}, in row {len(rest) // ROW.itemsize} of {count}")
     return np.frombuffer(rest, ROW)
 
 
-def _unpacked(packed: bytes) -> tuple[bytes, str]:
+def _unpack(packed: bytes) -> tuple[bytes, str]:
     """What was packed, as far as it can be read, and what is wrong with the rest."""
     stream, content = zlib.decompressobj(wbits=31), bytearray()
     try:
@@ -163,18 +163,18 @@ def _check_numbers(file: Path, rows: NDArray[np.void]) -> None:
         if len(wrong):
             row, *step, column = wrong[0]
             where = f"row {row}" + (f", step {step[0]}" if step else "")
-            raise _refusal(file, f"{where}: {columns[column]} in {name} is {rows[name][tuple(wrong[0])]}")
+            raise _make_error(file, f"{where}: {columns[column]} in {name} is {rows[name][tuple(wrong[0])]}")
 
 
-def _shapes(kind: np.dtype[Any]) -> str:
+def _format_shapes(kind: np.dtype[Any]) -> str:
     if kind.names is None:
         return str(kind)
     return ", ".join(f"{name} {kind[name].base}{list(kind[name].shape)}" for name in kind.names)
 
 
-def _refusal(file: Path, why: str) -> DataError:
-    return DataError(f"{file} cannot be used: {why}. Make it again: {_command(0, file.parent)}")
+def _make_error(file: Path, why: str) -> DataError:
+    return DataError(f"{file} cannot be used: {why}. Make it again: {_format_command(0, file.parent)}")
 
 
-def _command(seed: int, folder: Path | str = "DIR") -> str:
+def _format_command(seed: int, folder: Path | str = "DIR") -> str:
     return f"python -m adaterm_bench.datasets.hexapod --seed {seed} --out {folder}"

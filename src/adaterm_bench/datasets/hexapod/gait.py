@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adaterm_bench.datasets.hexapod.robot import STANCE, joint_angles
+from adaterm_bench.datasets.hexapod.robot import STANCE, solve_angles
 
 
 class Walk(NamedTuple):
@@ -41,12 +41,12 @@ RANGES = {
 }
 
 
-def draw(draws: np.random.Generator) -> Walk:
+def draw_walk(draws: np.random.Generator) -> Walk:
     """A walk with everything uniform in its range."""
     return Walk(*(draws.uniform(RANGES[name].low, RANGES[name].high) for name in Walk._fields))
 
 
-def references(walk: Walk, times: NDArray[np.float64], ramp: float) -> NDArray[np.float64]:
+def plan_angles(walk: Walk, times: NDArray[np.float64], ramp: float) -> NDArray[np.float64]:
     """The 18 angles that the servos are told at each time; strides grow from nothing to their length in `ramp` seconds.
 
     A foot on the floor moves straight back while the body moves on; it returns through the air on half a sine.
@@ -61,4 +61,4 @@ def references(walk: Walk, times: NDArray[np.float64], ramp: float) -> NDArray[n
     feet = np.empty((len(times), len(STANCE), 3))
     feet[..., :2] = STANCE + (size * along)[..., None] * (ahead + around)
     feet[..., 2] = size * walk.lift * np.sin(np.pi * swing) - walk.height
-    return joint_angles(feet)
+    return solve_angles(feet)

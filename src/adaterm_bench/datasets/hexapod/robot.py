@@ -42,7 +42,7 @@ STANCE = _MOUNTS + REACH * np.stack([np.cos(_YAWS), np.sin(_YAWS)], -1)
 """Where the feet stand, seen from above."""
 
 
-def joint_angles(feet: NDArray[np.float64]) -> NDArray[np.float64]:
+def solve_angles(feet: NDArray[np.float64]) -> NDArray[np.float64]:
     """The 18 angles that put the feet, (..., 6, 3) from the body's centre, in their places; NaN beyond their reach."""
     x, y = np.moveaxis(feet[..., :2] - _MOUNTS, -1, 0)
     coxa = (np.arctan2(y, x) - _YAWS + np.pi) % (2 * np.pi) - np.pi

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adaterm_bench.datasets.hexapod.gait import Walk, references
+from adaterm_bench.datasets.hexapod.gait import Walk, plan_angles
 from adaterm_bench.datasets.hexapod.robot import FOOT, JOINTS, TIMESTEP, mjcf
 
 RATE = 50  # how often a second angles are recorded and servos are told new ones
@@ -54,16 +54,18 @@ def model() -> Any:
 def simulate(walk: Walk, draws: np.random.Generator) -> Recording:
     """Walk, and record once the gait is steady; what is drawn is the sensors' noise."""
     before = round(SETTLING * RATE)
-    told = _ticks(references(walk, np.arange(before + STEPS) / RATE, RAMP))
-    data = _standing(walk, told[0])
-    angles, body = np.empty_like(told), np.empty((len(told), len(COLUMNS["body"])))
-    for step, target in enumerate(told):
-        angles[step], body[step] = data.qpos[7:], _pose(data)
+    targets = _round_ticks(plan_angles(walk, np.arange(before + STEPS) / RATE, RAMP))
+    data = _standing(walk, targets[0])
+    angles, body = np.empty_like(targets), np.empty((len(targets), len(COLUMNS["body"])))
+    for step, target in enumerate(targets):
+        angles[step], body[step] = data.qpos[7:], _read_pose(data)
         data.ctrl[:] = target
         mujoco().mj_step(model(), data, round(1 / RATE / TIMESTEP))
     body[:, 3] = np.unwrap(body[:, 3])
-    measured = _ticks(angles + draws.normal(0.0, NOISE, angles.shape))
-    return Recording(*(np.asarray(it, np.float32) for it in (measured[before:], told[before:], body[before:], walk)))
+    measured = _round_ticks(angles + draws.normal(0.0, NOISE, angles.shape))
+    return Recording(
+        *(np.asarray(column, np.float32) for column in (measured[before:], targets[before:], body[before:], walk))
+    )
 
 
 def _standing(walk: Walk, angles: NDArray[np.float64]) -> Any:
@@ -76,10 +78,10 @@ def _standing(walk: Walk, angles: NDArray[np.float64]) -> Any:
     return data
 
 
-def _ticks(angles: NDArray[np.float64]) -> NDArray[np.float64]:
+def _round_ticks(angles: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.round(angles / TICK) * TICK
 
 
-def _pose(data: Any) -> tuple[float, ...]:
+def _read_pose(data: Any) -> tuple[float, ...]:
     axes = data.body("body").xmat.reshape(3, 3)
     return *data.qpos[:3], np.arctan2(axes[1, 0], axes[0, 0]), np.arccos(min(axes[2, 2], 1.0))

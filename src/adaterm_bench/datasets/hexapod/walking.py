@@ -7,7 +7,7 @@ from adaterm_bench.datasets.hexapod.gait import Walk
 from adaterm_bench.datasets.hexapod.simulation import RATE, Recording
 
 
-def measures(recording: Recording) -> dict[str, NDArray[np.float64]]:
+def measure(recording: Recording) -> dict[str, NDArray[np.float64]]:
     """Of each trajectory: speeds in m/s and rad/s beside those that its gait asks for, metres and radians."""
     x, y, height, yaw, tilt = np.moveaxis(recording.body.astype(np.float64), -1, 0)
     walk = dict(zip(Walk._fields, recording.walk.astype(np.float64).T, strict=True))
@@ -29,9 +29,9 @@ def measures(recording: Recording) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def summary(recording: Recording) -> dict[str, dict[str, float]]:
+def summarise(recording: Recording) -> dict[str, dict[str, float]]:
     """The least, the mean and the greatest of each measure over the trajectories."""
     return {
-        name: {"min": round(it.min(), 4), "mean": round(it.mean(), 4), "max": round(it.max(), 4)}
-        for name, it in measures(recording).items()
+        name: {"min": round(measure.min(), 4), "mean": round(measure.mean(), 4), "max": round(measure.max(), 4)}
+        for name, measure in measure(recording).items()
     }

@@ -10,18 +10,21 @@ from adaterm_bench.reporting.statistics import median, ratio_interval
 
 def section(results: list[Result]) -> Section:
     """Errors against noise for every batch size."""
-    sizes = sorted({it.trial.condition["batch_size"] for it in results})
+    sizes = sorted({result.trial.condition["batch_size"] for result in results})
     grids = {size: select(results, "error", "noise", list(PAPER_METHODS), batch_size=size) for size in sizes}
     across = select(
-        [it for it in results if it.trial.condition["noise"] == 0.0], "error", "batch_size", list(PAPER_METHODS)
+        [result for result in results if result.trial.condition["noise"] == 0.0],
+        "error",
+        "batch_size",
+        list(PAPER_METHODS),
     )
     claims = []
     for method in MAIN if len(across.levels) > 1 else ():
         if method in across.values:
             smallest, largest = across.levels[0], across.levels[-1]
-            found = ratio_interval(across.at(method, largest), across.at(method, smallest), median)
+            ratio = ratio_interval(across.at(method, largest), across.at(method, smallest), median)
             text = f"Without noise, the error of {method} grows with the batch (from {smallest} to {largest})."
-            claims.append(Claim(text, "ratio of the median errors", *found[:3], bound=1.0, note=found.note))
+            claims.append(Claim(text, "ratio of the median errors", *ratio[:3], bound=1.0, note=ratio.note))
     for size, grid in grids.items():
         claims += claim_below(grid, ("Adam",), f" with batches of {size}")
     return Section(

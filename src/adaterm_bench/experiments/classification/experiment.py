@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from adaterm.optimizer import RobustOptimizer
-from adaterm_bench.core.experiment import Experiment, Progress, grid, looks, setting
+from adaterm_bench.core.experiment import Experiment, Progress, grid, list_checks, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.datasets import cifar
 from adaterm_bench.datasets.cifar import CLASSES, SIDE, Labelled
 from adaterm_bench.methods import PAPER_METHODS, make_optimizer
-from adaterm_bench.models.networks import repeatable
-from adaterm_bench.models.resnet import ResNet18, seeded
+from adaterm_bench.models.networks import make_repeatable
+from adaterm_bench.models.resnet import ResNet18, make_network
 from adaterm_bench.steppers import list_state
 
 PAD = 4
@@ -81,24 +81,24 @@ class Classification(Experiment):
     def prepare(self) -> None:
         """Look at the data once, and not in every trial."""
         if self.source == "cifar100":
-            cifar.load(cifar.folder(self.data))
+            cifar.load(cifar.find_folder(self.data))
             if "human" in self.labels:
-                cifar.human_labels(cifar.folder(self.data))
+                cifar.load_human_labels(cifar.find_folder(self.data))
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network."""
         (trial,) = trials
-        train, test = self._images()
-        given = self._given(train.labels, trial)
-        training = Training(self, trial.method, Labelled(train.pixels, given), trial.seed, device)
+        train, test = self._load_images()
+        labels = self._choose_labels(train.labels, trial)
+        training = Training(self, trial.method, Labelled(train.pixels, labels), trial.seed, device)
         accuracies, losses = [], []
         for epoch in range(self.epochs):
             losses.append(training.epoch(epoch))
-            if epoch + 1 in looks(self.epochs, self.checks):
-                accuracies.append(_share(training.predicted(test.pixels), test.labels))
+            if epoch + 1 in list_checks(self.epochs, self.checks):
+                accuracies.append(_measure_share(training.predicted(test.pixels), test.labels))
             progress((epoch + 1) / self.epochs)
-        wrong = given != train.labels
-        memorised = _share(training.predicted(train.pixels)[wrong], given[wrong])
+        wrong = labels != train.labels
+        memorised = _measure_share(training.predicted(train.pixels)[wrong], labels[wrong])
         return [
             {
                 "accuracy": accuracies[-1],
@@ -106,28 +106,28 @@ class Classification(Experiment):
                 "losses": losses,
                 "wrong": int(wrong.sum()),
                 "memorised": memorised,
-                "labels": cifar.fingerprint(given),
-                "dof": _dof(training.optimizer),
+                "labels": cifar.fingerprint(labels),
+                "dof": _find_median_dof(training.optimizer),
             }
         ]
 
-    def _images(self) -> tuple[Labelled, Labelled]:
+    def _load_images(self) -> tuple[Labelled, Labelled]:
         if self.source == "synthetic":
-            return cifar.synthetic(self.images, CLASSES, 0), cifar.synthetic(self.images, CLASSES, 1)
-        train, test = cifar.load(cifar.folder(self.data))
+            return cifar.make_synthetic(self.images, CLASSES, 0), cifar.make_synthetic(self.images, CLASSES, 1)
+        train, test = cifar.load(cifar.find_folder(self.data))
         return Labelled(train.pixels[: self.images], train.labels[: self.images]), test
 
-    def _given(self, labels: Tensor, trial: Trial) -> Tensor:
+    def _choose_labels(self, labels: Tensor, trial: Trial) -> Tensor:
         """The labels to learn from."""
         share = LABELS[trial.condition["labels"]]
         if share is not None:
-            return cifar.wrong_labels(labels, share, CLASSES, trial.seed)
+            return cifar.corrupt_labels(labels, share, CLASSES, trial.seed)
         if self.source == "synthetic":
-            return cifar.wrong_labels(labels, 0.4, CLASSES, 0)
-        return cifar.human_labels(cifar.folder(self.data))[: self.images]
+            return cifar.corrupt_labels(labels, 0.4, CLASSES, 0)
+        return cifar.load_human_labels(cifar.find_folder(self.data))[: self.images]
 
     def section(self, results: list[Result]) -> Section:
-        """Accuracies beside the paper's, learning curves, and its claims."""
+        """Accuracies next to the paper's, learning curves, and its claims."""
         from adaterm_bench.experiments.classification.report import section
 
         return section(results)
@@ -138,7 +138,7 @@ class Training:
 
     def __init__(self, settings: Classification, method: str, data: Labelled, seed: int, device: str) -> None:
         self.settings, self.seed, self.device = settings, seed, torch.device(device)
-        self.network = seeded(seed, CLASSES, settings.width).to(self.device)
+        self.network = make_network(seed, CLASSES, settings.width).to(self.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.params: list[Tensor] = list(self.network.parameters())
         self.optimizer = make_optimizer(method, self.params, settings.lr)
@@ -149,21 +149,23 @@ class Training:
         self.steps = len(data.labels) // settings.batch_size
         self.draws = torch.zeros(settings.batch_size, 4, dtype=torch.int64, device=self.device)
         self.total = torch.zeros((), device=self.device)
-        self.objective = _compiled() if self.device.type == "cuda" else objective
+        self.objective = _compile_objective() if self.device.type == "cuda" else objective
         self.repeated: Callable[[], None] | None = None
 
     def epoch(self, number: int) -> float:
         """One pass over the data, in an order and with crops that seed and number decide; the mean loss."""
         self.network.train()
         self.total.zero_()
-        table = _drawn(len(self.labels), self.steps, self.settings.batch_size, [self.seed, number]).to(self.device)
+        table = draw_batches(len(self.labels), self.steps, self.settings.batch_size, [self.seed, number]).to(
+            self.device
+        )
         for index in range(self.steps):
             self.draws.copy_(table[index])
             if self.repeated is None:
                 self._step()  # a first step makes state
                 total = self.total.clone()
                 changed = [*self.params, *self.network.buffers(), *list_state(self.optimizer)]
-                self.repeated = repeatable(self._step, changed)
+                self.repeated = make_repeatable(self._step, changed)
                 self.total.copy_(total)
             else:
                 self.repeated()
@@ -172,25 +174,25 @@ class Training:
     def _step(self) -> None:
         self.optimizer.zero_grad()
         loss = self.objective(
-            self.network, self.images, self.labels, self.colours, self.draws, self.settings.smoothing, self._bf16
+            self.network, self.images, self.labels, self.colours, self.draws, self.settings.smoothing, self._uses_bf16
         )
         torch.autograd.backward(loss)
         self.optimizer.step()
         self.total += loss.detach()
 
     @property
-    def _bf16(self) -> bool:
+    def _uses_bf16(self) -> bool:
         return self.settings.precision == "bfloat16"
 
     @torch.no_grad()
     def predicted(self, pixels: Tensor) -> Tensor:
         """The classes of images, which are not cropped."""
         self.network.eval()
-        found = []
+        classes = []
         for part in torch.split(pixels, 1000):
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
-                found.append(self.network(_normal(part.to(self.device), self.colours)).argmax(1))
-        return torch.cat(found).cpu()
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._uses_bf16):
+                classes.append(self.network(_normalise(part.to(self.device), self.colours)).argmax(1))
+        return torch.cat(classes).cpu()
 
 
 def objective(
@@ -201,20 +203,20 @@ def objective(
     along = torch.arange(SIDE, device=draws.device)
     rows = top[:, None] + along
     columns = left[:, None] + torch.where(flip[:, None] > 0, SIDE - 1 - along, along)
-    batch = _normal(images[index[:, None, None], rows[:, :, None], columns[:, None, :]], colours)
+    batch = _normalise(images[index[:, None, None], rows[:, :, None], columns[:, None, :]], colours)
     with torch.autocast(draws.device.type, torch.bfloat16, enabled=bf16):
         logits = network(batch)
     return functional.cross_entropy(logits.float(), labels[index], label_smoothing=smoothing)
 
 
 @cache
-def _compiled() -> Callable[..., Tensor]:
+def _compile_objective() -> Callable[..., Tensor]:
     torch.backends.cudnn.benchmark = True
     compiled: Callable[..., Tensor] = torch.compile(objective, fullgraph=True)
     return compiled
 
 
-def _drawn(count: int, steps: int, size: int, seed: list[int]) -> Tensor:
+def draw_batches(count: int, steps: int, size: int, seed: list[int]) -> Tensor:
     """Which images each step takes, and how it crops and flips them; those that fill no batch are left out."""
     generator = torch.Generator().manual_seed(seed[0] * 1_000_003 + seed[1])
     order = torch.randperm(count, generator=generator)[: steps * size].view(steps, size, 1)
@@ -223,18 +225,18 @@ def _drawn(count: int, steps: int, size: int, seed: list[int]) -> Tensor:
     return torch.cat([order, crops, flips], 2)
 
 
-def _normal(pixels: Tensor, colours: Tensor) -> Tensor:
+def _normalise(pixels: Tensor, colours: Tensor) -> Tensor:
     """Bytes with colours last as numbers with colours second, of mean 0 and variance 1; in memory colours stay last."""
     return ((pixels.float() - colours[1]) / colours[0]).permute(0, 3, 1, 2)
 
 
-def _share(found: Tensor, wanted: Tensor) -> float | None:
-    return float((found == wanted).double().mean()) if len(wanted) else None
+def _measure_share(predictions: Tensor, labels: Tensor) -> float | None:
+    return float((predictions == labels).double().mean()) if len(labels) else None
 
 
-def _dof(optimizer: torch.optim.Optimizer) -> float | None:
+def _find_median_dof(optimizer: torch.optim.Optimizer) -> float | None:
     """The median over tensors of the last step's degrees of freedom."""
     if not isinstance(optimizer, RobustOptimizer):
         return None
-    values = torch.tensor([float(it.dof) for it in optimizer.statistics().values()], dtype=torch.float64)
+    values = torch.tensor([float(value.dof) for value in optimizer.statistics().values()], dtype=torch.float64)
     return float(values.median()) if values.isfinite().all() else None

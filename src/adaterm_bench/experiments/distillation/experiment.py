@@ -18,10 +18,10 @@ from adaterm_bench.core.experiment import Experiment, Progress, grid, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.datasets import demonstrations, environments
-from adaterm_bench.datasets.data import DataError, agree
+from adaterm_bench.datasets.data import DataError, check_same_data
 from adaterm_bench.datasets.demonstrations import VARIABLE, Demonstrations
 from adaterm_bench.methods import PAPER_METHODS, make_stepper
-from adaterm_bench.models.networks import initial, repeatable
+from adaterm_bench.models.networks import make_repeatable, make_weights
 
 LEAST = 1e-3  # of a standard deviation
 EVERY = 60.0  # seconds between checkpoints
@@ -57,7 +57,7 @@ class Distillation(Experiment):
 
     def conditions(self) -> list[dict[str, Any]]:
         """With the amateur, or without."""
-        return [{"amateur": it} for it in self.amateur]
+        return [{"amateur": name} for name in self.amateur]
 
     def together(self, trial: Trial) -> Any:
         """All seeds of a method."""
@@ -65,24 +65,24 @@ class Distillation(Experiment):
 
     def prepare(self) -> None:
         """Look at the data, and for the simulator, before anything runs."""
-        environments.make(self._data().task).close()
+        environments.make(self._load_data().task).close()
 
     def check(self, results: Sequence[Result]) -> None:
         """The demonstrations that are named, if any are, must be those of the results."""
         named = self.data or os.environ.get(VARIABLE, "") if self.source == "demonstrations" else ""
-        agree(results, self.source, named, lambda: self._data().fingerprint)
+        check_same_data(results, self.source, named, lambda: self._load_data().fingerprint)
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """One student for each trial, all at once; then every student in the task."""
-        data = self._data()
+        data = self._load_data()
         chosen = ~data.amateur | AMATEUR[trials[0].condition["amateur"]]
         centre, scale = data.states[chosen].mean(0), np.maximum(data.states[chosen].std(0), 1e-2)
-        states = torch.from_numpy(_normal(data.states[chosen], centre, scale)).to(device)
+        states = torch.from_numpy(_normalise(data.states[chosen], centre, scale)).to(device)
         actions = torch.from_numpy(data.actions[chosen]).to(device)
         if len(states) < self.batch_size:
             raise DataError(f"{len(states)} steps do not fill a batch of {self.batch_size}.")
         params, losses = self._learn(trials, states, actions, progress)
-        returns = self._tested(params, data.task, centre, scale, progress)
+        returns = self._test_students(params, data.task, centre, scale, progress)
         return [
             {
                 "return": float(np.mean(returns[:, place])),
@@ -95,9 +95,9 @@ class Distillation(Experiment):
             for place in range(len(trials))
         ]
 
-    def _data(self) -> Demonstrations:
+    def _load_data(self) -> Demonstrations:
         if self.source == "synthetic":
-            return demonstrations.synthetic()
+            return demonstrations.make_synthetic()
         named = self.data or os.environ.get(VARIABLE, "")
         if not named:
             raise DataError(
@@ -110,60 +110,60 @@ class Distillation(Experiment):
         self, trials: list[Trial], states: Tensor, actions: Tensor, progress: Progress
     ) -> tuple[list[Tensor], Tensor]:
         widths = (states.shape[1], *self.hidden, 2 * actions.shape[1])
-        params = initial([it.seed for it in trials], widths, torch.float32, str(states.device))
+        params = make_weights([trial.seed for trial in trials], widths, torch.float32, str(states.device))
         tested = make_stepper(trials[0].method, params, self.lr)
         batch = torch.zeros(len(trials), self.batch_size, dtype=torch.int64, device=states.device)
         total = torch.zeros(len(trials), device=states.device)
 
         def step() -> None:
-            loss = surprise(student(params, states[batch]), actions[batch]).mean(1)
+            loss = measure_surprise(apply_student(params, states[batch]), actions[batch]).mean(1)
             for parameter, gradient in zip(params, torch.autograd.grad(loss.sum(), params), strict=True):
                 parameter.grad = gradient + self.weight_decay * parameter.detach()
             tested.step()
             total.add_(loss.detach())
 
-        draws = [torch.Generator().manual_seed(it.seed) for it in trials]
+        draws = [torch.Generator().manual_seed(trial.seed) for trial in trials]
         steps, losses, repeated = len(states) // self.batch_size, list[Tensor](), None
         last = time.monotonic()
-        if (kept := scratch.saved()) is not None:
+        if (saved := scratch.load()) is not None:
             step()  # makes state, to be replaced
             with torch.no_grad():
-                for mine, value in zip([*params, *tested.state()], kept["tensors"], strict=True):
-                    mine.copy_(value)
-            for own, state in zip(draws, kept["draws"], strict=True):
-                own.set_state(state)
-            losses, repeated = kept["losses"], repeatable(step, [*params, *tested.state(), total])
+                for tensor, value in zip([*params, *tested.state()], saved["tensors"], strict=True):
+                    tensor.copy_(value)
+            for generator, state in zip(draws, saved["draws"], strict=True):
+                generator.set_state(state)
+            losses, repeated = saved["losses"], make_repeatable(step, [*params, *tested.state(), total])
         for epoch in range(len(losses), self.epochs):
             total.zero_()
-            order = torch.stack([torch.randperm(len(states), generator=it) for it in draws]).to(states.device)
+            order = torch.stack([torch.randperm(len(states), generator=draw) for draw in draws]).to(states.device)
             for index in range(steps):
                 batch.copy_(order[:, index * self.batch_size : (index + 1) * self.batch_size])
                 if repeated is None:
                     step()  # what a first step does may differ: it makes state
-                    repeated = repeatable(step, [*params, *tested.state(), total])
+                    repeated = make_repeatable(step, [*params, *tested.state(), total])
                 else:
                     repeated()
             losses.append((total / steps).cpu())
             progress(LEARNING * (epoch + 1) / self.epochs)
             if time.monotonic() - last > EVERY or epoch + 1 == self.epochs:  # tests take minutes too
                 last = time.monotonic()
-                tensors = [it.detach().cpu() for it in (*params, *tested.state())]
-                scratch.save({"tensors": tensors, "draws": [it.get_state() for it in draws], "losses": losses})
-        return [it.detach().cpu() for it in params], torch.stack(losses)
+                tensors = [tensor.detach().cpu() for tensor in (*params, *tested.state())]
+                scratch.save({"tensors": tensors, "draws": [draw.get_state() for draw in draws], "losses": losses})
+        return [tensor.detach().cpu() for tensor in params], torch.stack(losses)
 
-    def _tested(
+    def _test_students(
         self, params: list[Tensor], task: str, centre: Any, scale: Any, progress: Progress
     ) -> np.ndarray[Any, np.dtype[Any]]:
         """The returns of every student in the same episodes: episodes by students."""
         worlds = [environments.make(task) for _ in range(len(params[0]))]
         returns = np.zeros((self.test_episodes, len(worlds)))
         for number in range(self.test_episodes):
-            states = np.stack([it.reset(seed=20_000 + number)[0] for it in worlds]).astype(np.float32)
+            states = np.stack([world.reset(seed=20_000 + number)[0] for world in worlds]).astype(np.float32)
             running = list(range(len(worlds)))
             while running:
                 with torch.inference_mode():
-                    seen = torch.from_numpy(_normal(states, centre, scale))[:, None]
-                    means = student(params, seen)[0][:, 0].numpy()
+                    seen = torch.from_numpy(_normalise(states, centre, scale))[:, None]
+                    means = apply_student(params, seen)[0][:, 0].numpy()
                 for place in list(running):
                     action = np.clip(np.nan_to_num(means[place]), -1.0, 1.0)
                     states[place], reward, terminated, truncated, _ = worlds[place].step(action)
@@ -173,22 +173,22 @@ class Distillation(Experiment):
             progress(LEARNING + (1.0 - LEARNING) * (number + 1) / self.test_episodes)
         for world in worlds:
             world.close()
-        whole = np.all([it.flatten(1).isfinite().all(1).numpy() for it in params], 0)
+        whole = np.all([parameter.flatten(1).isfinite().all(1).numpy() for parameter in params], 0)
         return np.where(whole, returns, np.nan)  # a student of NaN has no return, though standing still has one
 
     def section(self, results: list[Result]) -> Section:
-        """Returns beside the paper's, and its claims."""
+        """Returns next to the paper's, and its claims."""
         from adaterm_bench.experiments.distillation.report import section
 
         return section(results)
 
 
-def _normal(states: Any, centre: Any, scale: Any) -> Any:
+def _normalise(states: Any, centre: Any, scale: Any) -> Any:
     """States of about mean 0 and variance 1, as the reinforcement learning would have them."""
     return np.clip((states - centre) / scale, -10.0, 10.0).astype(np.float32)
 
 
-def student(params: list[Tensor], states: Tensor) -> tuple[Tensor, Tensor]:
+def apply_student(params: list[Tensor], states: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the action, of every trial's network: trials by samples by numbers."""
     for place in range(0, len(params) - 2, 2):
         states = torch.tanh(torch.baddbmm(params[place + 1], states, params[place]))
@@ -196,7 +196,7 @@ def student(params: list[Tensor], states: Tensor) -> tuple[Tensor, Tensor]:
     return mean, functional.softplus(std) + LEAST
 
 
-def surprise(policy: tuple[Tensor, Tensor], actions: Tensor) -> Tensor:
+def measure_surprise(policy: tuple[Tensor, Tensor], actions: Tensor) -> Tensor:
     """The negative log-likelihood of actions."""
     mean, std = policy
     return (((actions - mean) / std).square() / 2 + std.log() + log(2 * pi) / 2).sum(-1)

@@ -12,108 +12,112 @@ from adaterm_bench.reporting.comparison import (
     CLAIMED,
     HOW,
     OURS,
-    by_method,
-    change_text,
-    in_pairs,
-    middle_text,
-    paired,
-    shared,
-    spread_text,
+    compare_in_pairs,
+    describe_change,
+    describe_middle,
+    describe_spread,
+    group_by_method,
+    pair_methods,
+    pair_outcomes,
 )
-from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, published
+from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, find_published
 from adaterm_bench.reporting.statistics import mean, mean_std, paired_difference
-from adaterm_bench.reporting.text import number
+from adaterm_bench.reporting.text import format_number
 
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
 
 
 def section(results: list[Result]) -> Section:
-    """Returns beside the paper's, and its claims."""
-    data = sorted({it.outcome["data"] for it in results})
+    """Returns next to the paper's, and its claims."""
+    data = sorted({result.outcome["data"] for result in results})
     if len(data) > 1:
         raise DataError(f"these results are of different demonstrations ({', '.join(data)}): keep them apart")
     *teachers, amateur = results[0].outcome["policies"]
-    cases = [it for it in COLUMNS if any(result.trial.condition["amateur"] == it for result in results)]
+    cases = [case for case in COLUMNS if any(result.trial.condition["amateur"] == case for result in results)]
     return Section(
         "Policy distillation",
         "Small networks learn what three teachers do, without and with an amateur among them, and are then tested in "
         "the teachers' task. The teachers are ours, so that the order of methods can be compared with the paper's, and "
         f"returns cannot. The teachers: {'; '.join(teachers)}. The amateur: {amateur}. The demonstrations' fingerprint "
         f"is {data[0]}.",
-        tables=[table for case in cases for table in (_table(results, case), *_pairs(results, case))] + _costs(results),
-        figures=[_figure(results, case) for case in cases],
-        claims=[claim for case in cases for claim in _claims(results, case)],
+        tables=[table for case in cases for table in (_make_table(results, case), *_compare_pairs(results, case))]
+        + _tabulate_costs(results),
+        figures=[_draw_returns(results, case) for case in cases],
+        claims=[claim for case in cases for claim in _make_claims(results, case)],
     )
 
 
-def _name(case: str) -> str:
+def _name_case(case: str) -> str:
     return f"{case.capitalize()} the amateur"
 
 
-def _returns(results: list[Result]) -> list[float]:
-    return [it.outcome["return"] for it in results]
+def _list_returns(results: list[Result]) -> list[float]:
+    return [result.outcome["return"] for result in results]
 
 
-def _table(results: list[Result], case: str) -> Table:
+def _make_table(results: list[Result], case: str) -> Table:
     rows = []
-    for method, own in by_method(results, amateur=case).items():
-        values = np.array(_returns(own))
-        theirs = published(COLUMNS[case], method)
-        loss = mean_std(np.array([it.outcome["losses"][-1] for it in own]))
-        spread, middle = spread_text(mean_std(values)), middle_text(values, "higher")
-        rows.append([method, str(len(own)), spread, theirs, middle, spread_text(loss)])
+    for method, runs in group_by_method(results, amateur=case).items():
+        values = np.array(_list_returns(runs))
+        theirs = find_published(COLUMNS[case], method)
+        loss = mean_std(np.array([result.outcome["losses"][-1] for result in runs]))
+        spread, middle = describe_spread(mean_std(values)), describe_middle(values, "higher")
+        rows.append([method, str(len(runs)), spread, theirs, middle, describe_spread(loss)])
     note = (
         "Return of the students: mean and standard deviation over seeds, the paper's over 24. The loss is that of the "
         f"last epoch, negative log-likelihood of the demonstrations: lower fits better. {HOW} {AS_PUBLISHED}"
     )
     columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "loss"]
-    return Table(f"{_name(case)}: return", columns, rows, note)
+    return Table(f"{_name_case(case)}: return", columns, rows, note)
 
 
-def _pairs(results: list[Result], case: str) -> list[Table]:
+def _compare_pairs(results: list[Result], case: str) -> list[Table]:
     return [
         table
         for method in (OURS, "Adam")
-        for table in in_pairs(f"{_name(case)}: beside {method}", results, "return", "higher", than=method, amateur=case)
+        for table in compare_in_pairs(
+            f"{_name_case(case)}: compared with {method}", results, "return", "higher", than=method, amateur=case
+        )
     ]
 
 
-def _costs(results: list[Result]) -> list[Table]:
+def _tabulate_costs(results: list[Result]) -> list[Table]:
     """The same seeds' students with and without the amateur."""
     rows = []
-    without, beside = (by_method(results, amateur=case) for case in COLUMNS)
-    for method, own in without.items():
-        left, held = paired(own, beside.get(method, ()), "return")
+    without, with_amateur = (group_by_method(results, amateur=case) for case in COLUMNS)
+    for method, runs in without.items():
+        left, held = pair_outcomes(runs, with_amateur.get(method, ()), "return")
         if len(left):
             theirs = (
-                PUBLISHED[it].get(method.removesuffix(" (as published)"), (nan, nan))[0] for it in COLUMNS.values()
+                PUBLISHED[column].get(method.removesuffix(" (as published)"), (nan, nan))[0]
+                for column in COLUMNS.values()
             )
-            shares = _change(mean_std(left).mean, mean_std(held).mean), _change(*theirs)
-            rows.append([method, str(len(left)), change_text(left, held, "higher"), *shares])
+            shares = _format_change(mean_std(left).mean, mean_std(held).mean), _format_change(*theirs)
+            rows.append([method, str(len(left)), describe_change(left, held, "higher"), *shares])
     columns = ["method", "seeds", "change of the mean return", "in percent", "the paper's"]
     note = f"From students without the amateur to those with it. {HOW} {AS_PUBLISHED}"
     return [Table("What the amateur costs", columns, rows, note)] if rows else []
 
 
-def _change(before: float, after: float) -> str:
-    return f"{number(100.0 * (after / before - 1.0), 2)} %" if isfinite(after) and before > 0.0 else ""
+def _format_change(before: float, after: float) -> str:
+    return f"{format_number(100.0 * (after / before - 1.0), 2)} %" if isfinite(after) and before > 0.0 else ""
 
 
-def _figure(results: list[Result], case: str) -> Figure:
-    values = {method: np.array(_returns(own)) for method, own in by_method(results, amateur=case).items()}
+def _draw_returns(results: list[Result], case: str) -> Figure:
+    values = {method: np.array(_list_returns(runs)) for method, runs in group_by_method(results, amateur=case).items()}
     return Figure(
-        f"{_name(case)}: students",
-        lambda: figures.bars_with_spread(values, "return", start=None),
+        f"{_name_case(case)}: students",
+        lambda: figures.draw_bars(values, "return", start=None),
         "Dots: seeds; markers: mean and standard deviation.",
     )
 
 
-def _claims(results: list[Result], case: str) -> list[Claim]:
+def _make_claims(results: list[Result], case: str) -> list[Claim]:
     claims = []
     for rival in CLAIMED:
-        ours, own = shared(results, "return", OURS, rival, amateur=case)
+        ours, theirs = pair_methods(results, "return", OURS, rival, amateur=case)
         if len(ours):
-            found = paired_difference(ours, own, mean, better="higher")
-            text = f"{_name(case)}, AdaTerm's students have a higher return than those of {rival}."
-            claims.append(Claim(text, "mean difference", *found[:3], note=found.note))
+            difference = paired_difference(ours, theirs, mean, better="higher")
+            text = f"{_name_case(case)}, AdaTerm's students have a higher return than those of {rival}."
+            claims.append(Claim(text, "mean difference", *difference[:3], note=difference.note))
     return claims

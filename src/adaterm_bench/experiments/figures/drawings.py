@@ -12,7 +12,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Ellipse
 
 from adaterm_bench.reporting.palette import GRID, INK
-from adaterm_bench.reporting.style import style
+from adaterm_bench.reporting.style import use_style
 
 Data = dict[str, Any]
 
@@ -22,7 +22,7 @@ COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE)
 
 def draw(name: str, data: Data) -> Canvas:
     """The figure of this name."""
-    with style():
+    with use_style():
         canvas: Canvas = DRAWINGS[name](data)
     return canvas
 
@@ -105,8 +105,8 @@ def _dof_and_distance(data: Data) -> Any:
     canvas, (plane, near, far) = _canvas(3, width=2.9)
     far.sharey(near)
     levels = [0.5, 1, 2, 4, 8, 16]
-    shown = plane.contour(data["axis"], data["axis"], data["distance"], levels=levels, colors=GREY, linewidths=1.0)
-    plane.clabel(shown, fontsize=8, fmt="%g")
+    contours = plane.contour(data["axis"], data["axis"], data["distance"], levels=levels, colors=GREY, linewidths=1.0)
+    plane.clabel(contours, fontsize=8, fmt="%g")
     plane.contour(data["axis"], data["axis"], data["increment"], levels=[0.0], colors=INK, linestyles="--")
     for point, colour in zip(data["points"], (BLUE, RED), strict=True):
         plane.plot(*point, "o", color=colour)
@@ -161,7 +161,7 @@ def _rates(data: Data) -> Any:
     right.contour(dof, distance, increment, levels=[0.0], colors=INK, linewidths=1.2)
     bar = canvas.colorbar(change, ax=right, label=r"$\kappa_{\Delta\tilde{\nu}}\,g_{\tilde{\nu}}$")
     ticks = [levels[0], levels[6], 0.0, levels[-1]]
-    bar.set_ticks(ticks, labels=[f"{it:.1e}" if it else "0" for it in ticks])
+    bar.set_ticks(ticks, labels=[f"{tick:.1e}" if tick else "0" for tick in ticks])
     for panel in (left, right):
         panel.set(xlabel=r"$\tilde{\nu}_{t-1}$", ylabel="$D_t$", yscale="log")
     return canvas

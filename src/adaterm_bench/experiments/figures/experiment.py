@@ -56,7 +56,7 @@ def robust_fit(settings: Explanatory, rng: np.random.Generator) -> Data:
     """Maximum-likelihood fits of a Gaussian and of a Student's t to a sample with outliers (fig. robust_tdist)."""
     sample = np.concatenate([rng.normal(0.0, 1.0, 90), rng.normal(9.0, 0.7, 10)])
     fits = [(*_fit(sample, dof), dof) for dof in np.geomspace(0.5, 50.0, 40).tolist()]
-    mean, scale, dof = max(fits, key=lambda it: float(np.log(density(sample, *it)).sum()))
+    mean, scale, dof = max(fits, key=lambda fit: float(np.log(density(sample, *fit)).sum()))
     x = np.linspace(-6.0, 13.0, settings.points)
     curves = {
         "true": density(x, 0.0, 1.0, inf),
@@ -86,7 +86,7 @@ def density(x: Values, mean: float, scale: float, dof: float) -> Values:
     return np.asarray(np.exp(constant - (dof + 1.0) / 2.0 * np.log1p(squared / dof)))
 
 
-def central(share: float, dof: float) -> float:
+def measure_central(share: float, dof: float) -> float:
     """How far from the middle the central share of a standard t-distribution reaches."""
     x = np.concatenate([[0.0], np.geomspace(1e-3, 1e6, 20_000)])
     height = density(x, 0.0, 1.0, dof)
@@ -151,7 +151,7 @@ def dof_and_distance(settings: Explanatory, rng: np.random.Generator) -> Data:
     for _ in range(repeats):
         excess = equations.weigh(at, excess, settings.beta, settings.eps, 1.0)[3]
     x = np.linspace(-6.0, 6.0, settings.points)
-    after = [2.0 * (1.0 + it) for it in excess.tolist()]
+    after = [2.0 * (1.0 + value) for value in excess.tolist()]
     return {
         "axis": axis.tolist(),
         "distance": distance.tolist(),
@@ -161,7 +161,7 @@ def dof_and_distance(settings: Explanatory, rng: np.random.Generator) -> Data:
         "dofs": [2.0 * start, *after],
         "x": x.tolist(),
         "densities": [density(x, 0.0, 1.0, dof).tolist() for dof in (2.0 * start, *after)],
-        "central": [central(0.9, dof) for dof in (2.0 * start, *after)],
+        "central": [measure_central(0.9, dof) for dof in (2.0 * start, *after)],
     }
 
 

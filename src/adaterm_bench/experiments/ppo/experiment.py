@@ -41,7 +41,9 @@ class Ppo(Experiment):
     }
 
     seeds: int = grid(3, "number of seeds", least=1)
-    tasks: tuple[str, ...] = grid(("Hopper", "Ant"), "what is to be learnt", tuple(it for it in TASKS if TASKS[it]))
+    tasks: tuple[str, ...] = grid(
+        ("Hopper", "Ant"), "what is to be learnt", tuple(task for task in TASKS if TASKS[task])
+    )
     clipping: tuple[str, ...] = grid(tuple(CLIPPING), "of gradients", tuple(CLIPPING))
     steps: int = setting(1_000_000, "steps in the environment", least=1)
     rollout: int = setting(2048, "steps between updates", least=64)
@@ -54,7 +56,7 @@ class Ppo(Experiment):
 
     def prepare(self) -> None:
         """Find out now whether all is there."""
-        _sb3()
+        _import_sb3()
         for task in self.tasks:
             environments.make(task).close()
 
@@ -64,36 +66,39 @@ class Ppo(Experiment):
         One whose weights are not finite any more has no return.
         """
         (trial,) = trials
-        agent, world = self._agent(trial)
+        agent, world = self.make_agent(trial)
         begun, episodes = time.monotonic(), []
-        if (kept := scratch.saved()) is not None:
-            _restore(agent, world, kept)
-            agent.set_random_seed(trial.seed + kept["steps"])
-            begun, episodes = begun - kept["seconds"], kept["episodes"]
-        watch = _watch(begun, episodes, self.steps, progress)
+        if (saved := scratch.load()) is not None:
+            restore_agent(agent, world, saved)
+            agent.set_random_seed(trial.seed + saved["steps"])
+            begun, episodes = begun - saved["seconds"], saved["episodes"]
+        watch = _make_callback(begun, episodes, self.steps, progress)
         try:
             agent.learn(self.steps - agent.num_timesteps, callback=watch, reset_num_timesteps=False)
         except ValueError:  # of torch, whose Gaussian wants numbers
-            if _whole(agent):
+            if _is_finite(agent):
                 raise
         world.close()
         seconds = round(time.monotonic() - begun, 3)
         task = environments.make(trial.condition["task"])
         numbers = range(10_000, 10_000 + self.test_episodes)
-        tests = [_tested(agent, world, task, it) if _whole(agent) else nan for it in numbers]
+        tests = [_test_agent(agent, world, task, number) if _is_finite(agent) else nan for number in numbers]
         task.close()
         return [{"return": float(np.mean(tests)), "test_returns": tests, "episodes": episodes, "seconds": seconds}]
 
-    def _agent(self, trial: Trial) -> tuple[Any, Any]:
-        sb3, monitor, vectors = _sb3()
+    def make_agent(self, trial: Trial) -> tuple[Any, Any]:
+        """An agent of a trial, and the environment it learns in."""
+        sb3, monitor, vectors = _import_sb3()
         single = vectors.DummyVecEnv([lambda: monitor.Monitor(environments.make(trial.condition["task"]))])
         world = vectors.VecNormalize(single)
         world.seed(trial.seed)
 
         def make(params: Any, lr: float) -> torch.optim.Optimizer:
-            own = list(params)
+            parameters = list(params)
             return (
-                torch.optim.Adam(own, lr, eps=1e-5) if trial.method == "Adam" else make_optimizer(trial.method, own, lr)
+                torch.optim.Adam(parameters, lr, eps=1e-5)
+                if trial.method == "Adam"
+                else make_optimizer(trial.method, parameters, lr)
             )
 
         agent = sb3.PPO(
@@ -115,7 +120,7 @@ class Ppo(Experiment):
         return section(results)
 
 
-def _sb3() -> tuple[Any, Any, Any]:
+def _import_sb3() -> tuple[Any, Any, Any]:
     """Stable-Baselines3, and its modules of monitors and of vectorised environments."""
     try:
         import stable_baselines3
@@ -127,7 +132,7 @@ def _sb3() -> tuple[Any, Any, Any]:
     return stable_baselines3, monitor, vec_env
 
 
-def _watch(begun: float, episodes: list[list[float]], steps: int, progress: Progress) -> Any:
+def _make_callback(begun: float, episodes: list[list[float]], steps: int, progress: Progress) -> Any:
     """What keeps returns of episodes, and writes checkpoints when an update is done and the next rollout begins."""
     from stable_baselines3.common.callbacks import BaseCallback
 
@@ -143,33 +148,37 @@ def _watch(begun: float, episodes: list[list[float]], steps: int, progress: Prog
             progress(self.num_timesteps / steps)
             if time.monotonic() - self.last > EVERY:
                 self.last = time.monotonic()
-                state = _state(self.model, self.training_env)
+                state = _describe_state(self.model, self.training_env)
                 scratch.save({**state, "episodes": episodes, "seconds": self.last - begun})
 
     return Watch()
 
 
-def _state(agent: Any, world: Any) -> dict[str, Any]:
-    moments = [[torch.as_tensor(np.asarray(part)) for part in (it.mean, it.var, it.count)] for it in _moments(world)]
+def _describe_state(agent: Any, world: Any) -> dict[str, Any]:
+    moments = [
+        [torch.as_tensor(np.asarray(part)) for part in (moments_of.mean, moments_of.var, moments_of.count)]
+        for moments_of in _list_moments(world)
+    ]
     return {"parameters": agent.get_parameters(), "moments": moments, "steps": agent.num_timesteps}
 
 
-def _restore(agent: Any, world: Any, kept: dict[str, Any]) -> None:
-    agent.set_parameters(kept["parameters"])
-    agent.num_timesteps = kept["steps"]
-    for mine, values in zip(_moments(world), kept["moments"], strict=True):
-        mine.mean, mine.var, mine.count = values[0].numpy(), values[1].numpy(), float(values[2])
+def restore_agent(agent: Any, world: Any, saved: dict[str, Any]) -> None:
+    """Let the agent and its environment go on from a checkpoint."""
+    agent.set_parameters(saved["parameters"])
+    agent.num_timesteps = saved["steps"]
+    for moments, values in zip(_list_moments(world), saved["moments"], strict=True):
+        moments.mean, moments.var, moments.count = values[0].numpy(), values[1].numpy(), float(values[2])
 
 
-def _whole(agent: Any) -> bool:
-    return all(bool(it.isfinite().all()) for it in agent.policy.parameters())
+def _is_finite(agent: Any) -> bool:
+    return all(bool(parameter.isfinite().all()) for parameter in agent.policy.parameters())
 
 
-def _moments(world: Any) -> tuple[Any, Any]:
+def _list_moments(world: Any) -> tuple[Any, Any]:
     return world.obs_rms, world.ret_rms
 
 
-def _tested(agent: Any, world: Any, task: Any, seed: int) -> float:
+def _test_agent(agent: Any, world: Any, task: Any, seed: int) -> float:
     """The return of an episode, with observations normalised as they were in training."""
     state, done, total = task.reset(seed=seed)[0], False, 0.0
     while not done:

@@ -7,7 +7,15 @@ import numpy as np
 from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.reporting import figures
-from adaterm_bench.reporting.comparison import HOW, by_method, change_text, in_pairs, middle_text, paired, spread_text
+from adaterm_bench.reporting.comparison import (
+    HOW,
+    compare_in_pairs,
+    describe_change,
+    describe_middle,
+    describe_spread,
+    group_by_method,
+    pair_outcomes,
+)
 from adaterm_bench.reporting.statistics import mean_std
 
 POINTS = 50  # of a curve
@@ -15,7 +23,7 @@ POINTS = 50  # of a curve
 
 def section(results: list[Result]) -> Section:
     """Learning curves, and returns with each optimizer."""
-    tasks = list(dict.fromkeys(it.trial.condition["task"] for it in results))
+    tasks = list(dict.fromkeys(result.trial.condition["task"] for result in results))
     return Section(
         "Stable-Baselines3's PPO",
         "Not in the paper: the same tasks with what many would use, PPO with its own settings, one optimizer or "
@@ -24,70 +32,74 @@ def section(results: list[Result]) -> Section:
         tables=[
             table
             for task in tasks
-            for table in (_table(task, _arms(results, task)), *_pairs(results, task), *_clipping(results, task))
+            for table in (
+                _make_table(task, _group_arms(results, task)),
+                *_compare_pairs(results, task),
+                *_compare_clipping(results, task),
+            )
         ],
-        figures=[_curves(task, _arms(results, task)) for task in tasks],
+        figures=[_draw_curves(task, _group_arms(results, task)) for task in tasks],
     )
 
 
-def _arms(results: list[Result], task: str) -> dict[str, list[Result]]:
+def _group_arms(results: list[Result], task: str) -> dict[str, list[Result]]:
     arms: dict[str, list[Result]] = {}
-    for it in results:
-        if it.trial.condition["task"] == task:
-            arms.setdefault(f"{it.trial.method}, {it.trial.condition['clipping']}", []).append(it)
+    for result in results:
+        if result.trial.condition["task"] == task:
+            arms.setdefault(f"{result.trial.method}, {result.trial.condition['clipping']}", []).append(result)
     return arms
 
 
-def _pairs(results: list[Result], task: str) -> list[Table]:
+def _compare_pairs(results: list[Result], task: str) -> list[Table]:
     return [
         table
         for clipping in ("clipped", "not clipped")
-        for table in in_pairs(
-            f"{task}, {clipping}: beside AdaTerm", results, "return", "higher", task=task, clipping=clipping
+        for table in compare_in_pairs(
+            f"{task}, {clipping}: compared with AdaTerm", results, "return", "higher", task=task, clipping=clipping
         )
     ]
 
 
-def _clipping(results: list[Result], task: str) -> list[Table]:
+def _compare_clipping(results: list[Result], task: str) -> list[Table]:
     """The same seeds with and without it."""
     rows = []
-    clipped, not_clipped = (by_method(results, task=task, clipping=arm) for arm in ("clipped", "not clipped"))
-    for method, own in clipped.items():
-        held, free = paired(own, not_clipped.get(method, ()), "return")
+    clipped, not_clipped = (group_by_method(results, task=task, clipping=arm) for arm in ("clipped", "not clipped"))
+    for method, runs in clipped.items():
+        held, free = pair_outcomes(runs, not_clipped.get(method, ()), "return")
         if len(held):
-            rows.append([method, str(len(held)), change_text(held, free, "higher")])
+            rows.append([method, str(len(held)), describe_change(held, free, "higher")])
     note = f"Over the seeds that both have. {HOW}"
     columns = ["optimizer", "seeds", "change of the mean return without clipping"]
-    return [Table(f"{task}: without clipping beside with it", columns, rows, note)] if rows else []
+    return [Table(f"{task}: without clipping compared with clipping", columns, rows, note)] if rows else []
 
 
-def _table(task: str, arms: dict[str, list[Result]]) -> Table:
+def _make_table(task: str, arms: dict[str, list[Result]]) -> Table:
     rows = []
-    for arm, own in arms.items():
-        values = np.array([it.outcome["return"] for it in own])
-        rows.append([arm, str(len(own)), spread_text(mean_std(values)), middle_text(values, "higher")])
+    for arm, runs in arms.items():
+        values = np.array([result.outcome["return"] for result in runs])
+        rows.append([arm, str(len(runs)), describe_spread(mean_std(values)), describe_middle(values, "higher")])
     note = f"Mean and standard deviation over seeds. {HOW}"
     return Table(f"{task}: return", ["optimizer", "seeds", "return", "interquartile mean"], rows, note)
 
 
-def _curves(task: str, arms: dict[str, list[Result]]) -> Figure:
+def _draw_curves(task: str, arms: dict[str, list[Result]]) -> Figure:
     steps = next(iter(arms.values()))[0].trial.settings["steps"]
     ends = np.linspace(steps / POINTS, steps, POINTS)
-    values = {arm: np.array([_curve(it, ends) for it in own]) for arm, own in arms.items()}
+    values = {arm: np.array([make_curve(result, ends) for result in runs]) for arm, runs in arms.items()}
     return Figure(
         f"{task}: learning curves",
-        lambda: figures.curves(ends, values, "return", xlabel="step", log=False, better="higher"),
+        lambda: figures.draw_curves(ends, values, "return", xlabel="step", log=False, better="higher"),
         f"Means of the last twenty training episodes. {figures.CURVES}",
     )
 
 
-def _curve(result: Result, ends: np.ndarray) -> list[float]:
+def make_curve(result: Result, ends: np.ndarray) -> list[float]:
     """The mean return of the last twenty episodes before each point, or of the first; none after an agent diverged."""
-    found = np.array(result.outcome["episodes"], dtype=np.float64).reshape(-1, 2)
-    until = found[-1, 0] if len(found) else -inf
-    counts = np.maximum(np.searchsorted(found[:, 0], ends, "right"), 1)
-    lost = (ends > until) & (not len(found) or not isfinite(result.outcome["return"]))
+    episodes = np.array(result.outcome["episodes"], dtype=np.float64).reshape(-1, 2)
+    until = episodes[-1, 0] if len(episodes) else -inf
+    counts = np.maximum(np.searchsorted(episodes[:, 0], ends, "right"), 1)
+    lost = (ends > until) & (not len(episodes) or not isfinite(result.outcome["return"]))
     return [
-        nan if gone else float(found[max(0, count - 20) : count, 1].mean())
+        nan if gone else float(episodes[max(0, count - 20) : count, 1].mean())
         for gone, count in zip(lost, counts, strict=True)
     ]

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from adaterm_bench.core import scratch
-from adaterm_bench.core.experiment import Experiment, Progress, grid, looks, setting
+from adaterm_bench.core.experiment import Experiment, Progress, grid, list_checks, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.datasets import trajectories
-from adaterm_bench.datasets.data import DataError, agree
+from adaterm_bench.datasets.data import DataError, check_same_data
 from adaterm_bench.datasets.hexapod.robot import JOINTS
 from adaterm_bench.datasets.trajectories import Trajectories
-from adaterm_bench.experiments.prediction.training import Training, generator, predicted
+from adaterm_bench.experiments.prediction.training import Training, make_generator, predict
 from adaterm_bench.methods import PAPER_METHODS
 
-VALIDATION, TEST, EXAMPLE = (2**32 - it for it in (1, 2, 3))  # what random numbers are for, beside epochs
+VALIDATION, TEST, EXAMPLE = (2**32 - number for number in (1, 2, 3))  # what random numbers are for, beside epochs
 EVERY = 60.0  # seconds between checkpoints
 EXAMPLE_STEPS, EXAMPLE_PATHS = 90, 64
 EXAMPLE_JOINTS = slice(3, 5)  # coxa and femur of a middle leg, which swing in every walk
@@ -94,28 +94,28 @@ class Prediction(Experiment):
     def prepare(self) -> None:
         """Look at the data once, and make it if there is none, before every worker would."""
         for horizon in self.horizons:
-            self._data(horizon)
+            self._load_data(horizon)
 
     def check(self, results: Sequence[Result]) -> None:
         """The data set that is named, or has been made, must be that of the results."""
-        place = trajectories.place(self.data)
+        place = trajectories.locate(self.data)
         named = str(place) if self.source == "hexapod" and place.is_dir() else ""
-        agree(results, self.source, named, lambda: trajectories.load(place).fingerprint)
+        check_same_data(results, self.source, named, lambda: trajectories.load(place).fingerprint)
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network for each trial, all at once; what diverges has NaN for its numbers."""
         horizon = trials[0].condition["horizon"]
-        data = self._data(horizon)
-        train, validation, test = (it.to(device, getattr(torch, self.dtype)) for it in data[:3])
+        data = self._load_data(horizon)
+        train, validation, test = (array.to(device, getattr(torch, self.dtype)) for array in data[:3])
         seeds, size = [trial.seed for trial in trials], self.batch_size
         training = Training(trials[0].method, seeds, train, horizon, self.hidden, size, self.lr)
-        checks, tests = _noise(seeds, validation, VALIDATION), _noise(seeds, test, TEST)
+        checks, tests = _draw_noise(seeds, validation, VALIDATION), _draw_noise(seeds, test, TEST)
         epochs = self.epochs if horizon == 1 else self.long_epochs
-        checked = looks(epochs, self.checks)
+        checked = list_checks(epochs, self.checks)
         first, mses, losses = 0, list[Tensor](), list[Tensor]()
-        if (kept := scratch.saved()) is not None:
-            training.restore(kept["tensors"])
-            first, mses, losses = kept["epoch"], kept["mses"], kept["losses"]
+        if (saved := scratch.load()) is not None:
+            training.restore(saved["tensors"])
+            first, mses, losses = saved["epoch"], saved["mses"], saved["losses"]
         last = time.monotonic()
         for epoch in range(first, epochs):
             loss = training.epoch(epoch)
@@ -125,7 +125,7 @@ class Prediction(Experiment):
             progress((epoch + 1) / epochs)
             if time.monotonic() - last > EVERY:
                 last = time.monotonic()
-                tensors = [it.detach().cpu() for it in training.state()]
+                tensors = [tensor.detach().cpu() for tensor in training.state()]
                 scratch.save({"tensors": tensors, "epoch": epoch + 1, "mses": mses, "losses": losses})
         dofs = training.stepper.dof()
         columns = {
@@ -135,55 +135,57 @@ class Prediction(Experiment):
             "losses": torch.stack(losses, 1).tolist(),
             "dof": [None] * len(trials) if dofs is None else dofs.median(1).values.tolist(),
             "example": [
-                None if seed else _example([it[place : place + 1] for it in training.params], data, horizon)
+                None
+                if seed
+                else _make_example([parameter[place : place + 1] for parameter in training.params], data, horizon)
                 for place, seed in enumerate(seeds)
             ],
         }
-        same = {"checked": checked, "held": _held(test, horizon), "data": data.fingerprint}
+        same = {"checked": checked, "held": _measure_held(test, horizon), "data": data.fingerprint}
         return [{**same, **{name: column[place] for name, column in columns.items()}} for place in range(len(trials))]
 
-    def _data(self, horizon: int) -> Trajectories:
+    def _load_data(self, horizon: int) -> Trajectories:
         if self.source == "synthetic":
-            found = trajectories.synthetic(self.trajectories)
+            data = trajectories.make_synthetic(self.trajectories)
         else:
-            found = trajectories.load(trajectories.folder(self.data))
-        train = found.train[:, : self.trajectories]
+            data = trajectories.load(trajectories.find_folder(self.data))
+        train = data.train[:, : self.trajectories]
         if train.shape[1] < self.trajectories:
             raise DataError(f"There are {train.shape[1]} training trajectories, not {self.trajectories}.")
         if train.shape[1] < self.batch_size:
             raise DataError(f"{train.shape[1]} training trajectories do not fill a batch of {self.batch_size}.")
         if not 1 <= horizon < len(train):
             raise DataError(f"A horizon of {horizon} steps does not go with trajectories of {len(train)} states.")
-        return found._replace(train=train)
+        return data._replace(train=train)
 
     def section(self, results: list[Result]) -> Section:
-        """Errors beside the paper's, learning curves, predictions, and its claims."""
+        """Errors next to the paper's, learning curves, predictions, and its claims."""
         from adaterm_bench.experiments.prediction.report import section
 
         return section(results)
 
 
-def _example(params: list[Tensor], data: Trajectories, horizon: int) -> dict[str, Any]:
+def _make_example(params: list[Tensor], data: Trajectories, horizon: int) -> dict[str, Any]:
     """Two angles of the first test trajectory, and mean and standard deviation of paths that were sampled for it."""
     states = data.test[: EXAMPLE_STEPS + 1, :1].to(params[0]).expand(-1, EXAMPLE_PATHS, -1)
-    noise = torch.randn((len(states) - 1, 1, *states.shape[1:]), generator=generator(0, EXAMPLE)).to(states)
-    std, mean = torch.std_mean(predicted(params, states, noise, horizon)[:, 0].to(data.std), 1)
-    shown = {
+    noise = torch.randn((len(states) - 1, 1, *states.shape[1:]), generator=make_generator(0, EXAMPLE)).to(states)
+    std, mean = torch.std_mean(predict(params, states, noise, horizon)[:, 0].to(data.std), 1)
+    series = {
         "true": data.test[1 : len(states), 0] * data.std + data.mean,
         "mean": mean * data.std + data.mean,
         "std": std * data.std,
     }
-    lists = {name: it[:, EXAMPLE_JOINTS].T.round(decimals=5).tolist() for name, it in shown.items()}
+    lists = {name: each[:, EXAMPLE_JOINTS].T.round(decimals=5).tolist() for name, each in series.items()}
     return {"joints": JOINTS[EXAMPLE_JOINTS], **lists}
 
 
-def _noise(seeds: list[int], states: Tensor, purpose: int) -> Tensor:
+def _draw_noise(seeds: list[int], states: Tensor, purpose: int) -> Tensor:
     """What makes samples of predictions: the same for a seed at every look."""
-    drawn = [torch.randn(states.shape, generator=generator(seed, purpose)) for seed in seeds]
+    drawn = [torch.randn(states.shape, generator=make_generator(seed, purpose)) for seed in seeds]
     return torch.stack(drawn, 1).to(states)
 
 
-def _held(states: Tensor, horizon: int) -> float:
+def _measure_held(states: Tensor, horizon: int) -> float:
     """The error of predicting that nothing changes."""
     begins = states[::horizon]
     return float((begins[1:] - begins[:-1]).square().mean())

@@ -14,17 +14,17 @@ from adaterm_bench.reporting.comparison import (
     CLAIMED,
     HOW,
     RIVALS,
-    by_method,
-    in_pairs,
-    middle_text,
-    shared,
-    spread_text,
+    compare_in_pairs,
+    describe_middle,
+    describe_spread,
+    group_by_method,
+    pair_methods,
 )
-from adaterm_bench.reporting.palette import INK, look
-from adaterm_bench.reporting.published import AS_PUBLISHED, published
+from adaterm_bench.reporting.palette import INK, choose_look
+from adaterm_bench.reporting.published import AS_PUBLISHED, find_published
 from adaterm_bench.reporting.statistics import mean, mean_std, ratio_interval, with_worst
-from adaterm_bench.reporting.style import style
-from adaterm_bench.reporting.text import number
+from adaterm_bench.reporting.style import use_style
+from adaterm_bench.reporting.text import format_number
 
 CURVES = (*RIVALS, "AdaTerm", "AdaTerm2")
 EXAMPLES = ("AdaTerm", "Adam")
@@ -32,12 +32,14 @@ JUMP = 2.0  # times the median so far: a validation error above that is a sign o
 
 
 def section(results: list[Result]) -> Section:
-    """Errors beside the paper's, stability, learning curves, examples, and the paper's claims."""
-    horizons = sorted({it.trial.condition["horizon"] for it in results})
-    data = sorted({str(it.outcome["data"]) for it in results})
+    """Errors next to the paper's, stability, learning curves, examples, and the paper's claims."""
+    horizons = sorted({result.trial.condition["horizon"] for result in results})
+    data = sorted({str(result.outcome["data"]) for result in results})
     if len(data) > 1:
         raise DataError(f"these results are of different data ({', '.join(data)}): keep them apart")
-    drawn = [draw for horizon in horizons for draw in (_curves(results, horizon), *_examples(results, horizon))]
+    drawn = [
+        draw for horizon in horizons for draw in (_draw_curves(results, horizon), *_make_examples(results, horizon))
+    ]
     return Section(
         "Long-term prediction",
         "A recurrent network predicts the joints of a walking hexapod, of which it sees the true state at the begin of "
@@ -46,111 +48,121 @@ def section(results: list[Result]) -> Section:
         "paper's recording is not public and ours is simulated, so that the order of methods can be compared and their "
         f"numbers cannot. The data's fingerprint is {data[0]}.",
         tables=[
-            *(table for horizon in horizons for table in (_table(results, horizon), *_pairs(results, horizon))),
-            _stability(results, horizons),
+            *(
+                table
+                for horizon in horizons
+                for table in (_make_table(results, horizon), *_compare_pairs(results, horizon))
+            ),
+            _tabulate_stability(results, horizons),
         ],
         figures=drawn,
-        claims=[claim for horizon in horizons for claim in _claims(results, horizon)],
+        claims=[claim for horizon in horizons for claim in _make_claims(results, horizon)],
     )
 
 
-def _table(results: list[Result], horizon: int) -> Table:
+def _make_table(results: list[Result], horizon: int) -> Table:
     rows = []
-    for method, own in by_method(results, horizon=horizon).items():
-        values, of_means = (np.array([it.outcome[name] for it in own]) for name in ("mse", "mse_mean"))
-        theirs = published(f"prediction_{horizon}", method)
-        ours = spread_text(mean_std(values))
-        rows.append([method, ours, theirs, middle_text(values), middle_text(of_means), str(len(values))])
-    held = next(it.outcome["held"] for it in results if it.trial.condition["horizon"] == horizon)
+    for method, runs in group_by_method(results, horizon=horizon).items():
+        values, of_means = (np.array([result.outcome[name] for result in runs]) for name in ("mse", "mse_mean"))
+        theirs = find_published(f"prediction_{horizon}", method)
+        ours = describe_spread(mean_std(values))
+        rows.append([method, ours, theirs, describe_middle(values), describe_middle(of_means), str(len(values))])
+    held = next(result.outcome["held"] for result in results if result.trial.condition["horizon"] == horizon)
     note = (
         "Ours and the paper's: mean ± standard deviation over seeds; the data differ. Then the interquartile mean, the "
         "same when means are fed back and compared in place of samples, and the number of seeds. "
-        f"To predict that nothing changes has an error of {number(held)}. {HOW} {AS_PUBLISHED}"
+        f"To predict that nothing changes has an error of {format_number(held)}. {HOW} {AS_PUBLISHED}"
     )
     columns = ["method", "ours", "paper", "interquartile mean", "of means", "seeds"]
-    return Table(f"Error of predicting {_steps(horizon)}", columns, rows, note)
+    return Table(f"Error of predicting {_format_steps(horizon)}", columns, rows, note)
 
 
-def _pairs(results: list[Result], horizon: int) -> list[Table]:
-    return in_pairs(f"Error of {_steps(horizon)}, beside AdaTerm", results, "mse", "lower", horizon=horizon)
+def _compare_pairs(results: list[Result], horizon: int) -> list[Table]:
+    return compare_in_pairs(
+        f"Error of {_format_steps(horizon)}, compared with AdaTerm", results, "mse", "lower", horizon=horizon
+    )
 
 
-def _stability(results: list[Result], horizons: list[int]) -> Table:
+def _tabulate_stability(results: list[Result], horizons: list[int]) -> Table:
     """How many runs were unstable, of all methods."""
     rows = []
-    for method in dict.fromkeys(it for horizon in horizons for it in by_method(results, horizon=horizon)):
-        shown = [[_unstable(it.outcome["mses"]) for it in _of(results, horizon, method)] for horizon in horizons]
-        rows.append([method, *(f"{sum(runs)} of {len(runs)}" if runs else "" for runs in shown)])
+    for method in dict.fromkeys(method for horizon in horizons for method in group_by_method(results, horizon=horizon)):
+        unstable = [
+            [is_unstable(result.outcome["mses"]) for result in _select_results(results, horizon, method)]
+            for horizon in horizons
+        ]
+        rows.append([method, *(f"{sum(runs)} of {len(runs)}" if runs else "" for runs in unstable)])
     note = (
         f"Runs that diverged, or whose validation error was at some check more than {JUMP:g} times the median of the "
         "checks before it. The paper saw signs of instability in AdaTerm2 with 30 steps."
     )
-    return Table("Unstable runs", ["method", *(_steps(horizon) for horizon in horizons)], rows, note)
+    return Table("Unstable runs", ["method", *(_format_steps(horizon) for horizon in horizons)], rows, note)
 
 
-def _unstable(errors: Sequence[float]) -> bool:
-    known = with_worst(errors)
-    jumps = (now > JUMP * np.median(known[:place]) for place, now in enumerate(known) if place)
-    return bool(np.isinf(known).any() or any(jumps))
+def is_unstable(errors: Sequence[float]) -> bool:
+    """Whether a validation error jumps above what was usual before, or is not finite."""
+    ordered = with_worst(errors)
+    jumps = (now > JUMP * np.median(ordered[:place]) for place, now in enumerate(ordered) if place)
+    return bool(np.isinf(ordered).any() or any(jumps))
 
 
-def _claims(results: list[Result], horizon: int) -> list[Claim]:
+def _make_claims(results: list[Result], horizon: int) -> list[Claim]:
     """AdaTerm against its rivals, and AdaTerm2 against it; each pair on the seeds that both have."""
-    start = f"With {_steps(horizon)}, AdaTerm's error is"
+    start = f"With {_format_steps(horizon)}, AdaTerm's error is"
     pairs = []
     for rival in CLAIMED:
         if horizon == 1:
             pairs.append((f"{start} above that of {rival}.", "AdaTerm", rival))
         else:
             pairs.append((f"{start} below that of {rival}.", rival, "AdaTerm"))
-    pairs.append((f"With {_steps(horizon)}, AdaTerm2 is less efficient than AdaTerm.", "AdaTerm2", "AdaTerm"))
+    pairs.append((f"With {_format_steps(horizon)}, AdaTerm2 is less efficient than AdaTerm.", "AdaTerm2", "AdaTerm"))
     claims = []
     for text, larger, smaller in pairs:
-        above, below = shared(results, "mse", larger, smaller, horizon=horizon)
+        above, below = pair_methods(results, "mse", larger, smaller, horizon=horizon)
         if len(above):
-            found = ratio_interval(above, below, mean)  # the paper's tables are of means
+            ratio = ratio_interval(above, below, mean)  # the paper's tables are of means
             what = f"ratio of the mean errors, {larger} to {smaller}"
-            claims.append(Claim(text, what, *found[:3], bound=1.0, note=found.note))
+            claims.append(Claim(text, what, *ratio[:3], bound=1.0, note=ratio.note))
     return claims
 
 
-def _curves(results: list[Result], horizon: int) -> Figure:
-    shown = {
-        method: [it.outcome["mses"] for it in _of(results, horizon, method)]
-        for method in by_method(results, horizon=horizon)
+def _draw_curves(results: list[Result], horizon: int) -> Figure:
+    errors = {
+        method: [result.outcome["mses"] for result in _select_results(results, horizon, method)]
+        for method in group_by_method(results, horizon=horizon)
         if method in CURVES or method not in PAPER_METHODS
     }
-    epochs = next(it.outcome["checked"] for it in results if it.trial.condition["horizon"] == horizon)
+    epochs = next(result.outcome["checked"] for result in results if result.trial.condition["horizon"] == horizon)
     return Figure(
-        f"Validation error of {_steps(horizon)}",
-        lambda: figures.curves(epochs, shown, "mean square error", xlabel="epoch"),
+        f"Validation error of {_format_steps(horizon)}",
+        lambda: figures.draw_curves(epochs, errors, "mean square error", xlabel="epoch"),
         figures.CURVES,
     )
 
 
-def _examples(results: list[Result], horizon: int) -> list[Figure]:
-    found = {
-        method: it.outcome["example"]
+def _make_examples(results: list[Result], horizon: int) -> list[Figure]:
+    examples = {
+        method: result.outcome["example"]
         for method in EXAMPLES
-        for it in _of(results, horizon, method)
-        if it.outcome["example"] is not None
+        for result in _select_results(results, horizon, method)
+        if result.outcome["example"] is not None
     }
     caption = (
         "The first test trajectory (dark), and the mean of many sampled predictions with a band of two standard "
         "deviations. Dotted: where the network saw the true state."
     )
-    title = f"True and predicted angles with {_steps(horizon)}"
-    return [Figure(title, lambda: _draw_examples(found, horizon), caption)] if found else []
+    title = f"True and predicted angles with {_format_steps(horizon)}"
+    return [Figure(title, lambda: _draw_examples(examples, horizon), caption)] if examples else []
 
 
-def _draw_examples(found: dict[str, Any], horizon: int) -> Any:
+def _draw_examples(examples: dict[str, Any], horizon: int) -> Any:
     from matplotlib import figure as canvas  # only where something is drawn
 
-    with style():
+    with use_style():
         figure = canvas.Figure(figsize=(7.0, 3.9), layout="constrained")
-        panels = figure.subplots(2, len(found), squeeze=False, sharex=True, sharey="row")
-        for column, (method, example) in zip(panels.T, found.items(), strict=True):
-            colour = look(method).colour
+        panels = figure.subplots(2, len(examples), squeeze=False, sharex=True, sharey="row")
+        for column, (method, example) in zip(panels.T, examples.items(), strict=True):
+            colour = choose_look(method).colour
             for joint, panel in enumerate(column):
                 true, mean, std = (np.asarray(example[name][joint]) for name in ("true", "mean", "std"))
                 steps = np.arange(1, len(true) + 1)
@@ -168,9 +180,9 @@ def _draw_examples(found: dict[str, Any], horizon: int) -> Any:
     return figure
 
 
-def _of(results: list[Result], horizon: int, method: str) -> list[Result]:
-    return by_method(results, horizon=horizon).get(method, [])
+def _select_results(results: list[Result], horizon: int, method: str) -> list[Result]:
+    return group_by_method(results, horizon=horizon).get(method, [])
 
 
-def _steps(horizon: int) -> str:
+def _format_steps(horizon: int) -> str:
     return "1 step" if horizon == 1 else f"{horizon} steps"

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from adaterm_bench.methods import make_stepper
-from adaterm_bench.models.gru import Advance, advance, empty_memory, initial, surprise, walk
-from adaterm_bench.models.networks import repeatable
+from adaterm_bench.models.gru import Advance, advance, make_memory, make_weights, measure_surprise, walk
+from adaterm_bench.models.networks import make_repeatable
 
 UNIT = 5
 LENGTHS = range(15, 50, UNIT)  # of segments: 30 on average, but for the last of a trajectory
@@ -28,14 +28,14 @@ class Training:
         self.seeds, self.train, self.horizon, self.batch_size = seeds, train, horizon, batch_size
         self.batches = train.shape[1] // batch_size
         self.steps = (len(train) - 1) // UNIT * UNIT
-        self.params = initial(seeds, train.shape[2], hidden, train.dtype, str(train.device))
+        self.params = make_weights(seeds, train.shape[2], hidden, train.dtype, str(train.device))
         self.stepper = make_stepper(method, self.params, lr)
-        self.advance = _compiled() if train.is_cuda else advance
+        self.advance = _compile_advance() if train.is_cuda else advance
         shape = (len(seeds), batch_size, train.shape[2])
         self.states = train.new_zeros(LENGTHS[-1] + 1, *shape)
         self.noise = train.new_zeros(LENGTHS[-1], *shape)
         self.begins = torch.zeros(LENGTHS[-1], dtype=torch.bool, device=train.device)
-        self.memory = empty_memory(self.params, batch_size)
+        self.memory = make_memory(self.params, batch_size)
         self.total = train.new_zeros(len(seeds))
         self.repeated: dict[int, Callable[[], None]] = {}
         self.fresh = True
@@ -43,13 +43,13 @@ class Training:
     def epoch(self, number: int) -> Tensor:
         """One pass over the data, in which nothing is read back from the device; the mean loss of a step, by trial."""
         self.total.zero_()
-        order, noise = self._drawn(number)
-        begins = _begins(self.steps, self.horizon, self.train.device)
+        order, noise = self.draw_epoch(number)
+        begins = _mark_begins(self.steps, self.horizon, self.train.device)
         for batch, chosen in enumerate(order):
             states, place = self.train[:, chosen], 0
             for tensor in self.memory:
                 tensor.zero_()
-            for length in cuts(self.steps, number, batch):
+            for length in cut_segments(self.steps, number, batch):
                 self.states[: length + 1].copy_(states[place : place + length + 1])
                 self.begins[:length].copy_(begins[place : place + length])
                 if noise is not None:
@@ -62,19 +62,19 @@ class Training:
         """All that an epoch changes for the next one."""
         return [*self.params, *self.stepper.state()]
 
-    def restore(self, kept: Sequence[Tensor]) -> None:
+    def restore(self, saved: Sequence[Tensor]) -> None:
         """Go on from such a state."""
         self._step(LENGTHS[0])  # makes state, to be replaced
         self.fresh = False
         with torch.no_grad():
-            for mine, value in zip(self.state(), kept, strict=True):
-                mine.copy_(value)
+            for tensor, value in zip(self.state(), saved, strict=True):
+                tensor.copy_(value)
 
-    def _drawn(self, number: int) -> tuple[Tensor, Tensor | None]:
+    def draw_epoch(self, number: int) -> tuple[Tensor, Tensor | None]:
         """Which trajectories make each batch, and the noise of samples, where any is fed back."""
 
         def draw(seed: int) -> tuple[Tensor, Tensor]:
-            draws = generator(seed, number)
+            draws = make_generator(seed, number)
             order = torch.randperm(self.train.shape[1], generator=draws)[: self.batches * self.batch_size]
             shape = (self.batches, self.steps if self.horizon > 1 else 0, self.batch_size, self.train.shape[2])
             return order.view(self.batches, self.batch_size), torch.randn(shape, generator=draws)
@@ -92,13 +92,13 @@ class Training:
             return
         if length not in self.repeated:
             changed = [*self.state(), *self.memory, self.total]
-            self.repeated[length] = repeatable(lambda: self._step(length), changed)
+            self.repeated[length] = make_repeatable(lambda: self._step(length), changed)
         self.repeated[length]()
 
     def _step(self, length: int) -> None:
         states, noise, begins = self.states[:length], self.noise[:length], self.begins[:length]
         means, stds, memory = walk(self.params, states, noise, begins, self.memory, self.advance)
-        loss = surprise(means, stds, self.states[1 : length + 1]).sum((0, 3)).mean(1)
+        loss = measure_surprise(means, stds, self.states[1 : length + 1]).sum((0, 3)).mean(1)
         for parameter, gradient in zip(self.params, torch.autograd.grad(loss.sum(), self.params), strict=True):
             parameter.grad = gradient
         self.stepper.step()
@@ -110,21 +110,21 @@ class Training:
     def error(self, states: Tensor, noise: Tensor) -> Tensor:
         """The mean square error of samples at the last step of whole intervals, by trial."""
         steps = (len(states) - 1) // self.horizon * self.horizon
-        found = predicted(self.params, states[: steps + 1], noise[:steps], self.horizon)
+        samples = predict(self.params, states[: steps + 1], noise[:steps], self.horizon)
         last = slice(self.horizon - 1, None, self.horizon)
-        return (found[last] - states[1:, None][last]).square().mean((0, 2, 3))
+        return (samples[last] - states[1:, None][last]).square().mean((0, 2, 3))
 
 
 @torch.no_grad()
-def predicted(params: Sequence[Tensor], states: Tensor, noise: Tensor, horizon: int) -> Tensor:
+def predict(params: Sequence[Tensor], states: Tensor, noise: Tensor, horizon: int) -> Tensor:
     """The samples that networks predict in place of all states but the first."""
     along = states[:-1, None].expand(-1, len(params[0]), -1, -1)
-    begins = _begins(len(noise), horizon, states.device)
-    means, stds, _ = walk(params, along, noise, begins, empty_memory(params, states.shape[1]))
+    begins = _mark_begins(len(noise), horizon, states.device)
+    means, stds, _ = walk(params, along, noise, begins, make_memory(params, states.shape[1]))
     return torch.addcmul(means, stds, noise)
 
 
-def cuts(steps: int, epoch: int, batch: int) -> list[int]:
+def cut_segments(steps: int, epoch: int, batch: int) -> list[int]:
     """The lengths of the segments that a batch of trajectories is learnt in, the same for every trial."""
     draws = np.random.default_rng([epoch, batch])
     lengths: list[int] = []
@@ -133,17 +133,17 @@ def cuts(steps: int, epoch: int, batch: int) -> list[int]:
     return lengths
 
 
-def generator(*numbers: int) -> torch.Generator:
+def make_generator(*numbers: int) -> torch.Generator:
     """Random numbers that these numbers decide."""
     (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state))
 
 
 @cache
-def _compiled() -> Advance:
+def _compile_advance() -> Advance:
     compiled: Advance = torch.compile(advance, dynamic=False)
     return compiled
 
 
-def _begins(steps: int, horizon: int, device: torch.device) -> Tensor:
+def _mark_begins(steps: int, horizon: int, device: torch.device) -> Tensor:
     return torch.arange(steps, device=device) % horizon == 0

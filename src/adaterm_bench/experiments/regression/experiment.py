@@ -12,7 +12,7 @@ from adaterm_bench.core.experiment import Experiment, Progress, grid, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.methods import PAPER_METHODS, make_stepper
-from adaterm_bench.models.networks import initial, perceptron, repeatable
+from adaterm_bench.models.networks import apply_perceptron, make_repeatable, make_weights
 
 
 def curve(x: Tensor) -> Tensor:
@@ -63,13 +63,13 @@ class Regression(Experiment):
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network for each trial, all at once."""
         dtype, size = getattr(torch, self.dtype), trials[0].condition["batch_size"]
-        params = initial([trial.seed for trial in trials], (1, *self.hidden, 1), dtype, device)
+        params = make_weights([trial.seed for trial in trials], (1, *self.hidden, 1), dtype, device)
         tested = make_stepper(trials[0].method, params, self.lr)
-        data = self._data(trials, dtype, device)
+        data = self.draw_samples(trials, dtype, device)
         inputs, targets = (torch.empty_like(column[:, :size]) for column in data)
 
         def step() -> None:
-            loss = (perceptron(params, inputs) - targets).square().mean((1, 2)).sum()
+            loss = (apply_perceptron(params, inputs) - targets).square().mean((1, 2)).sum()
             for parameter, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
                 parameter.grad = gradient
             tested.step()
@@ -84,19 +84,19 @@ class Regression(Experiment):
                 static.copy_(column[:, index * size : (index + 1) * size])
             if index == 0:
                 step()  # what a first step does may differ: it makes state
-                repeated = repeatable(step, [*params, *tested.state()])
+                repeated = make_repeatable(step, [*params, *tested.state()])
             else:
                 assert repeated is not None
                 repeated()
             if (index + 1) % max(1, steps // self.checks) == 0 or index + 1 == steps:
                 with torch.no_grad():
-                    errors.append((perceptron(params, test[0]) - test[1]).square().mean((1, 2)))
+                    errors.append((apply_perceptron(params, test[0]) - test[1]).square().mean((1, 2)))
                 progress((index + 1) / steps)
-        curves, found = torch.stack(errors, 1).tolist(), tested.dof()
-        dofs = [None] * len(trials) if found is None else found.median(1).values.tolist()
-        return [{"error": it[-1], "errors": it, "dof": dof} for it, dof in zip(curves, dofs, strict=True)]
+        curves, last_dofs = torch.stack(errors, 1).tolist(), tested.dof()
+        dofs = [None] * len(trials) if last_dofs is None else last_dofs.median(1).values.tolist()
+        return [{"error": curve[-1], "errors": curve, "dof": dof} for curve, dof in zip(curves, dofs, strict=True)]
 
-    def _data(self, trials: list[Trial], dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+    def draw_samples(self, trials: list[Trial], dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
         """Samples of all trials; the same for a seed, whatever the method, and more of them noisy at higher levels."""
         drawn = {}
         for seed in {trial.seed for trial in trials}:

@@ -13,7 +13,7 @@ from adaterm_bench.core.experiment import Experiment, Progress, grid, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.experiments.regret.bounds import Bound, Run, corollary, discounted, theorem
-from adaterm_bench.experiments.regret.problems import PROBLEMS, Array, Losses, log_spaced, pieces
+from adaterm_bench.experiments.regret.problems import PROBLEMS, Array, Losses, cut_steps, space_evenly
 from adaterm_bench.methods import make_rule
 from adaterm_bench.steppers import RuleStepper
 
@@ -58,10 +58,10 @@ class Regret(Experiment):
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Play all trials at once, in float64."""
-        losses = Losses([(it.condition["problem"], it.seed) for it in trials], self.dimension, self.radius)
-        learner = _learner(trials[0], torch.from_numpy(losses.start.copy()).to(device), self.alpha)
+        losses = Losses([(trial.condition["problem"], trial.seed) for trial in trials], self.dimension, self.radius)
+        learner = _make_learner(trials[0], torch.from_numpy(losses.start.copy()).to(device), self.alpha)
         ledger = _Ledger(self, losses, learner)
-        for first, count, marked in pieces(log_spaced(self.steps, self.marks), LONGEST):
+        for first, count, marked in cut_steps(space_evenly(self.steps, self.marks), LONGEST):
             ledger.add(first, losses.slopes(first, count))
             if marked:
                 ledger.mark(first + count - 1)
@@ -117,7 +117,7 @@ class _Ours(_Learner):
         self.stepper.step()
 
 
-def _learner(trial: Trial, points: Tensor, alpha: float) -> _Learner:
+def _make_learner(trial: Trial, points: Tensor, alpha: float) -> _Learner:
     if trial.method in AMSGRAD:
         return _Torch(points, alpha, PROBLEMS[trial.condition["problem"]].betas, AMSGRAD[trial.method])
     return _Ours(points, alpha, trial.method)
@@ -133,16 +133,16 @@ class _Ledger:
         self.squares: list[Array] = []  # sum_i g_t,i^2 of every step: the least rate that discounts them may still fall
         self.last: tuple[Array, ...] = ()
         self.least_rate = np.full(shape[0], inf)
-        self.kept: list[dict[str, Any]] = []
+        self.marks: list[dict[str, Any]] = []
 
     def add(self, first: int, slopes: Array) -> None:
         """Play the next losses."""
         learner, radius = self.learner, self.settings.radius
         device = learner.points.device
-        curvature, given = torch.from_numpy(self.losses.curvature).to(device), torch.from_numpy(slopes).to(device)
-        points, gradients, scales = (torch.empty_like(given) for _ in range(3))
-        rates = torch.ones_like(given[:, :, 0])
-        for index, slope in enumerate(given):
+        curvature, slopes_here = torch.from_numpy(self.losses.curvature).to(device), torch.from_numpy(slopes).to(device)
+        points, gradients, scales = (torch.empty_like(slopes_here) for _ in range(3))
+        rates = torch.ones_like(slopes_here[:, :, 0])
+        for index, slope in enumerate(slopes_here):
             points[index] = learner.points
             gradients[index] = slope + curvature * learner.points
             learner.step(gradients[index], radius)
@@ -152,9 +152,9 @@ class _Ledger:
         self.slope += slopes.sum(axis=0)
         self.absolute += gradients.abs().sum(0).cpu().numpy()
         if isinstance(learner, _Ours):
-            self._sum(first, gradients.cpu().numpy(), scales.sqrt().cpu().numpy(), rates.cpu().numpy())
+            self._add_sums(first, gradients.cpu().numpy(), scales.sqrt().cpu().numpy(), rates.cpu().numpy())
 
-    def _sum(self, first: int, gradients: Array, roots: Array, rates: Array) -> None:
+    def _add_sums(self, first: int, gradients: Array, roots: Array, rates: Array) -> None:
         """Add to the sums of the bounds, which leave out a step until there is a later one."""
         times = np.arange(first, first + len(rates))[:, None, None]
         self.fourth += (gradients**4).sum(axis=0)
@@ -167,13 +167,13 @@ class _Ledger:
         """Keep what the sums say after so many steps."""
         best = self.losses.best(steps, self.slope)
         diameter = 2.0 * self.settings.radius
-        kept = {"regret": (self.paid - best).sum(axis=1), "trivial": diameter * self.absolute.sum(axis=1)}
+        marks = {"regret": (self.paid - best).sum(axis=1), "trivial": diameter * self.absolute.sum(axis=1)}
         if isinstance(self.learner, _Ours):
-            bound = self._bound(steps)
-            kept |= {"least_rate": self.least_rate, "bound": bound.total, **bound._asdict()}
-        self.kept.append({"time": np.full(len(best), steps), **kept})
+            bound = self._compute_bound(steps)
+            marks |= {"least_rate": self.least_rate, "bound": bound.total, **bound._asdict()}
+        self.marks.append({"time": np.full(len(best), steps), **marks})
 
-    def _bound(self, steps: int) -> Bound:
+    def _compute_bound(self, steps: int) -> Bound:
         assert isinstance(self.learner, _Ours)
         gradient, root, rate = self.last
         run = Run(
@@ -191,5 +191,5 @@ class _Ledger:
 
     def outcomes(self, trials: int) -> list[dict[str, Any]]:
         """For each trial, lists over the marks."""
-        lists = {name: np.stack([it[name] for it in self.kept], axis=1).tolist() for name in self.kept[0]}
+        lists = {name: np.stack([mark[name] for mark in self.marks], axis=1).tolist() for name in self.marks[0]}
         return [{name: values[index] for name, values in lists.items()} for index in range(trials)]

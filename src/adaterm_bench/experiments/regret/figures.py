@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from adaterm_bench.reporting.palette import INK, look
-from adaterm_bench.reporting.style import style
+from adaterm_bench.reporting.palette import INK, choose_look
+from adaterm_bench.reporting.style import use_style
 
 Values = NDArray[np.float64]
 Means = dict[tuple[str, str], dict[str, Values]]
@@ -26,62 +26,62 @@ RELATED = {"AdaTerm (gradient init)": "AdaTerm", "AMSGrad": "Adam"}  # drawn as 
 def draw_regret(means: Means) -> Figure:
     """The regret of every method, a panel for each problem."""
     problems = list(dict.fromkeys(problem for problem, _ in means))
-    with style():
+    with use_style():
         canvas = Figure(figsize=(7.0, 2.1 * -(-len(problems) // 2) + 0.7), layout="constrained")
         panels = canvas.subplots(-(-len(problems) // 2), 2, squeeze=False, sharex=True).ravel()
         for panel, problem in zip(panels, problems, strict=False):
-            mine = {method: found for (where, method), found in means.items() if where == problem}
-            for method, found in mine.items():
-                colour = look(RELATED.get(method, method)).colour if method != "No robustness" else "#009e73"
+            runs = {method: run for (where, method), run in means.items() if where == problem}
+            for method, run in runs.items():
+                colour = choose_look(RELATED.get(method, method)).colour if method != "No robustness" else "#009e73"
                 dash = "--" if method in RELATED else "-"
-                panel.plot(found["time"], positive(found["regret"]), color=colour, linestyle=dash, label=method)
-            times, least = found["time"], min(positive(it["regret"])[-1] for it in mine.values())
+                panel.plot(run["time"], keep_positive(run["regret"]), color=colour, linestyle=dash, label=method)
+            times, least = run["time"], min(keep_positive(value["regret"])[-1] for value in runs.values())
             panel.plot(times, least * np.sqrt(times / times[-1]), color=INK, linestyle=":", label=r"$\propto\sqrt{T}$")
-            _log_log(panel, problem)
+            _set_log_axes(panel, problem)
         for panel in panels[len(problems) :]:
             panel.set_visible(False)
-        _frame(canvas, panels[0], r"regret $R_T$")
+        _add_frame(canvas, panels[0], r"regret $R_T$")
     return canvas
 
 
 def draw_bounds(means: Means) -> Figure:
     """The printed bound and its terms, the trivial bound and the regret: methods by some of the problems."""
-    bounded = [key for key, found in means.items() if "bound" in found]
+    bounded = [key for key, run in means.items() if "bound" in run]
     methods = list(dict.fromkeys(method for _, method in bounded))
     every = list(dict.fromkeys(problem for problem, _ in bounded))
-    problems = [it for it in SHOWN if it in every] or every[:3]
-    with style():
+    problems = [problem for problem in SHOWN if problem in every] or every[:3]
+    with use_style():
         canvas = Figure(figsize=(7.6, 2.3 * len(methods) + 0.9), layout="constrained")
         panels = canvas.subplots(len(methods), len(problems), squeeze=False, sharex=True, sharey="row")
         for line, method in zip(panels, methods, strict=True):
             for panel, problem in zip(line, problems, strict=True):
-                if found := means.get((problem, method)):
-                    _bound(panel, found)
-                _log_log(panel, f"{problem}\n{method}")
-        _frame(canvas, panels[0, 0], "regret and bounds")
+                if run := means.get((problem, method)):
+                    _draw_bound(panel, run)
+                _set_log_axes(panel, f"{problem}\n{method}")
+        _add_frame(canvas, panels[0, 0], "regret and bounds")
     return canvas
 
 
-def _bound(panel: Axes, found: dict[str, Values]) -> None:
-    times = found["time"]
-    panel.plot(times, found["bound"], color="#7f8694", linewidth=5, alpha=0.5, label="printed bound")
+def _draw_bound(panel: Axes, run: dict[str, Values]) -> None:
+    times = run["time"]
+    panel.plot(times, run["bound"], color="#7f8694", linewidth=5, alpha=0.5, label="printed bound")
     for name, (colour, label) in TERMS.items():
-        panel.plot(times, positive(found[name]), color=colour, linewidth=1.2, label=label)
-    panel.plot(times, found["trivial"], color=INK, linestyle="--", label="trivial bound")
-    panel.plot(times, positive(found["regret"]), color=INK, label=r"regret $R_T$")
+        panel.plot(times, keep_positive(run[name]), color=colour, linewidth=1.2, label=label)
+    panel.plot(times, run["trivial"], color=INK, linestyle="--", label="trivial bound")
+    panel.plot(times, keep_positive(run["regret"]), color=INK, label=r"regret $R_T$")
 
 
-def positive(values: Values) -> Values:
+def keep_positive(values: Values) -> Values:
     """Without what a logarithmic axis cannot show."""
     return np.where(values > 0.0, values, np.nan)
 
 
-def _log_log(panel: Axes, title: str) -> None:
+def _set_log_axes(panel: Axes, title: str) -> None:
     panel.set(xscale="log", yscale="log", title=title)
     panel.grid()
 
 
-def _frame(canvas: Figure, first: Axes, ylabel: str) -> None:
+def _add_frame(canvas: Figure, first: Axes, ylabel: str) -> None:
     canvas.supxlabel("number of losses $T$", fontsize=9)
     canvas.supylabel(ylabel, fontsize=9)
     canvas.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)

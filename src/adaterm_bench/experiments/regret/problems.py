@@ -17,7 +17,7 @@ Stream = Callable[[int, int], Array]
 
 
 class Problem(NamedTuple):
-    """A sequence of losses, begun anew for each seed and dimension."""
+    """A sequence of losses, started again for each seed and dimension."""
 
     begin: Callable[[Generator, int], Stream]
     curvature: float = 0.0
@@ -120,12 +120,12 @@ class Losses:
         return loss
 
 
-def log_spaced(steps: int, count: int) -> list[int]:
+def space_evenly(steps: int, count: int) -> list[int]:
     """About so many different whole numbers from 1 to `steps`, evenly on a logarithmic scale."""
-    return sorted({round(it) for it in np.geomspace(1, steps, count).tolist()})
+    return sorted({round(step) for step in np.geomspace(1, steps, count).tolist()})
 
 
-def pieces(marks: list[int], longest: int) -> Iterator[tuple[int, int, bool]]:
+def cut_steps(marks: list[int], longest: int) -> Iterator[tuple[int, int, bool]]:
     """Cuts steps 1 to the last mark into runs (first, count, whether a mark ends it) of limited length."""
     done = 0
     for mark in marks:

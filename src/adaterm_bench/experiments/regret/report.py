@@ -38,109 +38,111 @@ class Runs(NamedTuple):
     """What one method did on one problem: the times, and by name arrays of times by seeds."""
 
     times: Values
-    kept: dict[str, Values]
+    series: dict[str, Values]
 
     def late(self, name: str) -> tuple[Values, Values]:
         """The times that count for growth, and values there."""
         chosen = self.times >= self.times[-1] / LATE
-        return self.times[chosen], self.kept[name][chosen]
+        return self.times[chosen], self.series[name][chosen]
 
 
-Found = dict[tuple[str, str], Runs]  # by problem and method
+RunsByCase = dict[tuple[str, str], Runs]  # by problem and method
 
 
 def section(results: list[Result]) -> Section:
     """Growth of regret and bounds, and the claims on them."""
-    runs = _gathered(results)
-    grown = {key: exponent(*run.late("regret")) for key, run in runs.items()}
+    runs = _gather(results)
+    grown = {key: fit_exponent(*run.late("regret")) for key, run in runs.items()}
     bounded = any(method in BOUNDED for _, method in runs)
     return Section(
         "Regret and its bounds",
         TEXT.strip(),
-        tables=[_growth_table(grown), _regret_table(runs), *([_bound_table(runs)] if bounded else [])],
+        tables=[_tabulate_growth(grown), _tabulate_regret(runs), *([_tabulate_bounds(runs)] if bounded else [])],
         figures=[
             Figure("Regret", lambda: _draw("regret", runs), "Means over seeds; dotted: growth like sqrt(T)."),
             *([Figure("The bounds and their terms", lambda: _draw("bounds", runs), "Means over seeds.")] * bounded),
         ],
-        claims=[*_claims_on_bounds(runs), *_claims_on_growth(grown)],
+        claims=[*_claim_bounds(runs), *_claim_growth(grown)],
     )
 
 
-def exponent(times: Values, values: Values) -> Interval:
+def fit_exponent(times: Values, values: Values) -> Interval:
     """The power of T with which the mean over seeds grows; without a value where a mean is not positive."""
     if len(times) < 2:
         return Interval(float("nan"), -np.inf, np.inf, values.shape[-1])
     return trend(
-        np.log(times), values, kind="slope", statistic=lambda it: np.log(np.mean(it, axis=-1)), bootstrap=FEWER
+        np.log(times), values, kind="slope", statistic=lambda sample: np.log(np.mean(sample, axis=-1)), bootstrap=FEWER
     )
 
 
-def _gathered(results: list[Result]) -> Found:
-    runs: Found = {}
-    keys = sorted({(it.trial.condition["problem"], it.trial.method) for it in results}, key=_place)
+def _gather(results: list[Result]) -> RunsByCase:
+    runs: RunsByCase = {}
+    keys = sorted({(result.trial.condition["problem"], result.trial.method) for result in results}, key=_rank_case)
     for key in keys:
-        found = [it.outcome for it in results if (it.trial.condition["problem"], it.trial.method) == key]
-        kept = {name: np.array([it[name] for it in found], dtype=np.float64).T for name in found[0]}
-        runs[key] = Runs(kept["time"][:, 0], kept)
+        outcomes = [
+            result.outcome for result in results if (result.trial.condition["problem"], result.trial.method) == key
+        ]
+        series = {name: np.array([outcome[name] for outcome in outcomes], dtype=np.float64).T for name in outcomes[0]}
+        runs[key] = Runs(series["time"][:, 0], series)
     return runs
 
 
-def _draw(kind: Literal["regret", "bounds"], runs: Found) -> Any:
+def _draw(kind: Literal["regret", "bounds"], runs: RunsByCase) -> Any:
     from adaterm_bench.experiments.regret import figures  # needs matplotlib
 
-    means = {key: {name: values.mean(axis=1) for name, values in run.kept.items()} for key, run in runs.items()}
+    means = {key: {name: values.mean(axis=1) for name, values in run.series.items()} for key, run in runs.items()}
     return figures.draw_regret(means) if kind == "regret" else figures.draw_bounds(means)
 
 
-def _place(key: tuple[str, str]) -> tuple[int, int]:
+def _rank_case(key: tuple[str, str]) -> tuple[int, int]:
     return list(PROBLEMS).index(key[0]), METHODS.index(key[1])
 
 
-def _axes(keys: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
+def _list_axes(keys: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
     """The problems and the methods there are."""
     problems, methods = zip(*keys, strict=True)
-    return [it for it in PROBLEMS if it in problems], [it for it in METHODS if it in methods]
+    return [problem for problem in PROBLEMS if problem in problems], [method for method in METHODS if method in methods]
 
 
-def _growth_table(grown: dict[tuple[str, str], Interval]) -> Table:
-    problems, methods = _axes(grown)
-    rows = [[problem, *(_shown(grown.get((problem, method))) for method in methods)] for problem in problems]
+def _tabulate_growth(grown: dict[tuple[str, str], Interval]) -> Table:
+    problems, methods = _list_axes(grown)
+    rows = [[problem, *(_format_growth(grown.get((problem, method))) for method in methods)] for problem in problems]
     note = f"Slope of ln(mean regret) over ln T in the last {LATE}-fold of T, with 95 % bootstrap intervals over seeds."
     return Table("Growth exponent of the regret", ["problem", *methods], rows, note)
 
 
-def _shown(interval: Interval | None) -> str:
+def _format_growth(interval: Interval | None) -> str:
     if interval is None:
         return ""
     bounds = f" [{interval.low:.2f}, {interval.high:.2f}]" if np.isfinite([interval.low, interval.high]).all() else ""
     return f"{interval.estimate:.2f}{bounds}" if np.isfinite(interval.estimate) else "no value"
 
 
-def _regret_table(runs: Found) -> Table:
-    problems, methods = _axes(runs)
+def _tabulate_regret(runs: RunsByCase) -> Table:
+    problems, methods = _list_axes(runs)
     rows = []
     for problem in problems:
         present = [runs.get((problem, method)) for method in methods]
-        rows.append([problem, *("" if run is None else f"{run.kept['regret'][-1].mean():.3g}" for run in present)])
+        rows.append([problem, *("" if run is None else f"{run.series['regret'][-1].mean():.3g}" for run in present)])
     last = int(max(run.times[-1] for run in runs.values()))
     return Table(f"Mean regret after {last:,} steps", ["problem", *methods], rows)
 
 
-def _bound_table(runs: Found) -> Table:
+def _tabulate_bounds(runs: RunsByCase) -> Table:
     rows = []
     for (problem, method), run in runs.items():
         if method in BOUNDED:
-            ratios = _ratios(run, "bound", "regret")
-            over, path = _ratios(run, "bound", "trivial"), exponent(*run.late("path"))
+            ratios = _measure_ratios(run, "bound", "regret")
+            over, path = _measure_ratios(run, "bound", "trivial"), fit_exponent(*run.late("path"))
             rows.append(
                 [
                     f"{problem}, {method}",
-                    f"{run.kept['least_rate'][-1].min():.1e}",
+                    f"{run.series['least_rate'][-1].min():.1e}",
                     f"{ratios.min():.1e} to {ratios.max():.1e}",
                     f"{over.min():.1e}",
-                    f"{exponent(*run.late('bound')).estimate:.2f}",
+                    f"{fit_exponent(*run.late('bound')).estimate:.2f}",
                     f"{path.estimate:.2f}",
-                    f"{np.mean(run.kept['path'][-1] / run.kept['bound'][-1]):.1e}",
+                    f"{np.mean(run.series['path'][-1] / run.series['bound'][-1]):.1e}",
                 ]
             )
     columns = ["run", "least τ", "bound / regret", "least bound / trivial bound"]
@@ -149,83 +151,86 @@ def _bound_table(runs: Found) -> Table:
     return Table("The printed bounds", columns, rows, note)
 
 
-def _ratios(run: Runs, above: str, below: str) -> Values:
+def _measure_ratios(run: Runs, above: str, below: str) -> Values:
     """All quotients of two outcomes, where the lower one is positive."""
-    positive = run.kept[below] > 0.0
-    return np.asarray(run.kept[above][positive] / run.kept[below][positive])
+    positive = run.series[below] > 0.0
+    return np.asarray(run.series[above][positive] / run.series[below][positive])
 
 
-def _claims_on_bounds(runs: Found) -> list[Claim]:
+def _claim_bounds(runs: RunsByCase) -> list[Claim]:
     claims = []
     for method, name in BOUNDED.items():
-        mine = {problem: run for (problem, whose), run in runs.items() if whose == method}
-        if not mine:
+        by_problem = {problem: run for (problem, whose), run in runs.items() if whose == method}
+        if not by_problem:
             continue
-        held = np.log10(np.concatenate([_ratios(run, "bound", "regret") for run in mine.values()]))
-        told = -np.log10(np.concatenate([_ratios(run, "bound", "trivial") for run in mine.values()]))
+        held = np.log10(np.concatenate([_measure_ratios(run, "bound", "regret") for run in by_problem.values()]))
+        margins = -np.log10(np.concatenate([_measure_ratios(run, "bound", "trivial") for run in by_problem.values()]))
         note = "Interval: the least and the largest of all problems, seeds and times."
         claims += [
             Claim(
-                f"{method}: the regret is below the {name}'s bound.", "log10(bound / regret)", *_range(held), note=note
+                f"{method}: the regret is below the {name}'s bound.",
+                "log10(bound / regret)",
+                *_format_range(held),
+                note=note,
             ),
             Claim(
                 f"{method}: the {name}'s bound says more than that the box is bounded.",
                 "log10(trivial bound / bound)",
-                *_range(told),
+                *_format_range(margins),
                 note=note,
             ),
-            _claim_on_terms(method, name, mine),
+            _claim_terms(method, name, by_problem),
         ]
     return claims
 
 
-def _range(values: Values) -> tuple[float, float, float]:
+def _format_range(values: Values) -> tuple[float, float, float]:
     return float(np.median(values)), float(values.min()), float(values.max())
 
 
-def _claim_on_terms(method: str, name: str, mine: dict[str, Runs]) -> Claim:
+def _claim_terms(method: str, name: str, by_problem: dict[str, Runs]) -> Claim:
     """The bound grows in the end like its fastest term, which is the second, however small that is by now."""
-    fastest = _fastest([exponent(*run.late("path")) for run in mine.values()])
+    fastest = _find_fastest([fit_exponent(*run.late("path")) for run in by_problem.values()])
     note = (
         "That term is at least D^2 epsilon d / (3 alpha) (T - 1)^(3/2), whatever the problem, so the bound is not "
         "O(sqrt(T)); how small a share of the bound it still is here, and how the whole bound grows, is in the table."
     )
     text = f"{method}: the second term of the {name}'s bound grows no faster than the square root of T."
-    return _no_faster(text, "the bound's second term, on the worst problem", fastest, note)
+    return _claim_no_faster(text, "the bound's second term, on the worst problem", fastest, note)
 
 
-def _fastest(grown: list[Interval]) -> Interval:
+def _find_fastest(grown: list[Interval]) -> Interval:
     """Of the exponents and of the ends of their intervals the largest; what has no exponent does not grow."""
-    known = [it for it in grown if np.isfinite(it.estimate)]
-    if not known:
+    finite = [growth for growth in grown if np.isfinite(growth.estimate)]
+    if not finite:
         return Interval(float("nan"), -np.inf, np.inf, 0)
-    estimate, low, high = (max(it[place] for it in known) for place in range(3))
-    return Interval(estimate, low, high, known[0].seeds)
+    estimate, low, high = (max(growth[place] for growth in finite) for place in range(3))
+    return Interval(estimate, low, high, finite[0].seeds)
 
 
-def _no_faster(text: str, whose: str, grown: Interval, note: str) -> Claim:
+def _claim_no_faster(text: str, whose: str, grown: Interval, note: str) -> Claim:
     what = f"growth exponent of {whose}"
     return Claim(text, what, *grown[:3], bound=0.5 + MARGIN, note=note, wants="below")
 
 
-def _claims_on_growth(grown: dict[tuple[str, str], Interval]) -> list[Claim]:
+def _claim_growth(grown: dict[tuple[str, str], Interval]) -> list[Claim]:
     claims = []
     note = f"The margin of {MARGIN} is for logarithms; the exponent is that of the last {LATE}-fold of T."
     for method in BOUNDED:
         for adversarial, kind in ((False, "stochastic"), (True, "adversarial")):
-            mine = [
-                it
-                for (problem, whose), it in grown.items()
+            growths = [
+                each
+                for (problem, whose), each in grown.items()
                 if whose == method and PROBLEMS[problem].adversarial == adversarial
             ]
-            if mine:
+            if growths:
                 text = f"{method}: on {kind} problems the regret grows no faster than the square root of T."
-                claims.append(_no_faster(text, "the regret, on the worst of them", _fastest(mine), note))
-    if found := grown.get(("one in 3", "Adam")):
+                claims.append(_claim_no_faster(text, "the regret, on the worst of them", _find_fastest(growths), note))
+    if growth := grown.get(("one in 3", "Adam")):
         text = "Adam's regret on its counter-example grows faster than the square root of T (Reddi et al.)."
         check = "A check of the set-up."
-        claims.append(Claim(text, "growth exponent of the regret", *found[:3], bound=0.5 + MARGIN, note=check))
-    if found := grown.get(("one in 3", "AMSGrad")):
+        claims.append(Claim(text, "growth exponent of the regret", *growth[:3], bound=0.5 + MARGIN, note=check))
+    if growth := grown.get(("one in 3", "AMSGrad")):
         text = "AMSGrad's regret on Adam's counter-example grows no faster than the square root of T (Reddi et al.)."
-        claims.append(_no_faster(text, "the regret", found, "A check of the set-up."))
+        claims.append(_claim_no_faster(text, "the regret", growth, "A check of the set-up."))
     return claims

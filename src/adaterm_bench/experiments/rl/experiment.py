@@ -15,7 +15,7 @@ from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.datasets import environments
 from adaterm_bench.datasets.environments import TASKS
 from adaterm_bench.methods import PAPER_METHODS, make_optimizer
-from adaterm_bench.models.actor_critic import Choices, Learner, episode
+from adaterm_bench.models.actor_critic import Choices, Learner, run_episode
 
 VARIANTS = {
     "specified": Choices(),
@@ -56,7 +56,7 @@ class Reinforcement(Experiment):
     def conditions(self) -> list[dict[str, Any]]:
         """A task, and a variant of the algorithm."""
         return [
-            {"task": task, "variant": variant, "choices": asdict(_changed(VARIANTS[variant], self, task))}
+            {"task": task, "variant": variant, "choices": asdict(_adapt_choices(VARIANTS[variant], self, task))}
             for task in self.tasks
             for variant in self.variants
         ]
@@ -75,42 +75,42 @@ class Reinforcement(Experiment):
         task, variant, method = trials[0].condition["task"], trials[0].condition["variant"], trials[0].method
         worlds = [environments.make(task) for _ in trials]
         spaces = worlds[0].observation_space.shape[0], worlds[0].action_space.shape[0]
-        choices = _changed(VARIANTS[variant], self, task)
-        learner = Learner(choices, [it.seed for it in trials], spaces, partial(make_optimizer, method))
+        choices = _adapt_choices(VARIANTS[variant], self, task)
+        learner = Learner(choices, [trial.seed for trial in trials], spaces, partial(make_optimizer, method))
         returns: list[list[float]] = []
-        looks: list[tuple[int, list[float]]] = []
+        checks: list[tuple[int, list[float]]] = []
         last, busy = time.monotonic(), 0.0
-        if (kept := scratch.saved()) is not None:
-            learner.load_state_dict(kept["learner"])
-            returns, looks, busy = kept["returns"], kept["looks"], kept["busy"]
+        if (saved := scratch.load()) is not None:
+            learner.load_state_dict(saved["learner"])
+            returns, checks, busy = saved["returns"], saved["checks"], saved["busy"]
 
         def tested(first: int, count: int) -> list[list[float]]:
-            resets = [_resets(trials, first + number) for number in range(count)]
-            return [episode(learner, worlds, it, explore=False).tolist() for it in resets]
+            resets = [_list_resets(trials, first + number) for number in range(count)]
+            return [run_episode(learner, worlds, reset, explore=False).tolist() for reset in resets]
 
         for number in range(len(returns), self.episodes):
             start = time.process_time()
-            returns.append(episode(learner, worlds, _resets(trials, number), explore=True).tolist())
+            returns.append(run_episode(learner, worlds, _list_resets(trials, number), explore=True).tolist())
             learner.learn(1.0 - number / self.episodes)
             busy += time.process_time() - start
             if (number + 1) * self.checks // self.episodes > number * self.checks // self.episodes:
-                looks.append((number + 1, np.mean(tested(LOOK + number, self.check_episodes), 0).tolist()))
+                checks.append((number + 1, np.mean(tested(LOOK + number, self.check_episodes), 0).tolist()))
             progress((number + 1) / self.episodes)
             if time.monotonic() - last > EVERY:
                 last = time.monotonic()
-                scratch.save({"learner": learner.state_dict(), "returns": returns, "looks": looks, "busy": busy})
+                scratch.save({"learner": learner.state_dict(), "returns": returns, "checks": checks, "busy": busy})
         tests = tested(FINAL, self.test_episodes)
         for world in worlds:
             world.close()
         for place, trial in enumerate(trials):
-            scratch.keep(f"{trial.key}.npz", _policy(learner, place))
+            scratch.keep(f"{trial.key}.npz", encode_policy(learner, place))
         return [
             {
-                "return": float(np.mean([it[place] for it in tests])),
-                "test_returns": [it[place] for it in tests],
-                "checked": [number for number, _ in looks],
-                "checks": [round(it[place], 2) for _, it in looks],
-                "returns": [round(it[place], 2) for it in returns],
+                "return": float(np.mean([test[place] for test in tests])),
+                "test_returns": [test[place] for test in tests],
+                "checked": [number for number, _ in checks],
+                "checks": [round(means[place], 2) for _, means in checks],
+                "returns": [round(value[place], 2) for value in returns],
                 "steps": int(learner.replay.count[place]),
                 "measured": {  # what was timed; CPU seconds are the trial's share of its batch's
                     "episodes": self.episodes,
@@ -123,26 +123,26 @@ class Reinforcement(Experiment):
         ]
 
     def section(self, results: list[Result]) -> Section:
-        """Learning curves, returns beside the paper's, and its claims."""
+        """Learning curves, returns next to the paper's, and its claims."""
         from adaterm_bench.experiments.rl.report import section
 
         return section(results)
 
 
-def _changed(choices: Choices, settings: Reinforcement, task: str) -> Choices:
+def _adapt_choices(choices: Choices, settings: Reinforcement, task: str) -> Choices:
     """MuJoCo's observations have no common scale; PyBullet's are scaled already."""
     return replace(choices, batches=settings.batches, hidden=settings.hidden, normalise="MuJoCo" in task)
 
 
-def _resets(trials: list[Trial], number: int) -> list[int]:
+def _list_resets(trials: list[Trial], number: int) -> list[int]:
     """The seeds from which an episode's worlds begin."""
-    return [(it.seed * 1_000_003 + number) % 2**31 for it in trials]
+    return [(trial.seed * 1_000_003 + number) % 2**31 for trial in trials]
 
 
-def _policy(learner: Learner, place: int) -> bytes:
+def encode_policy(learner: Learner, place: int) -> bytes:
     """A policy's weights, and how it goes from observations to actions, as a NumPy archive."""
     content = io.BytesIO()
-    arrays: dict[str, Any] = {f"layer{index}": it.numpy() for index, it in enumerate(learner.weights(place))}
+    arrays: dict[str, Any] = {f"layer{index}": weights.numpy() for index, weights in enumerate(learner.weights(place))}
     arrays |= {name: getattr(learner.choices, name) for name in ("normalise", "bounded")}
     np.savez_compressed(content, moments=learner.moments[:, place], **arrays)
     return content.getvalue()

@@ -92,7 +92,7 @@ class NoisySearch(Experiment):
         gradient, start, optimum = FUNCTIONS[trials[0].condition["function"]]
         point = torch.tensor(start, dtype=torch.float64, device=device).repeat(len(trials), 1)
         tested = make_stepper(trials[0].method, [point], self.lr)
-        shifts = self._shifts(trials, device)
+        shifts = self.draw_shifts(trials, device)
         marks, path = set(np.geomspace(1, self.steps, self.kept).round().astype(int).tolist()), [point.clone()]
         for step in range(self.steps):
             at = point + shifts[step]
@@ -102,15 +102,15 @@ class NoisySearch(Experiment):
                 path.append(point.clone())
                 progress((step + 1) / self.steps)
         distances = (point - point.new_tensor(optimum)).norm(dim=1).tolist()
-        found = tested.dof()
-        dofs = [None] * len(trials) if found is None else found[:, 0].tolist()
-        outcomes = [{"distance": it, "dof": dof} for it, dof in zip(distances, dofs, strict=True)]
+        last_dofs = tested.dof()
+        dofs = [None] * len(trials) if last_dofs is None else last_dofs[:, 0].tolist()
+        outcomes = [{"distance": distance, "dof": dof} for distance, dof in zip(distances, dofs, strict=True)]
         for index, (trial, outcome) in enumerate(zip(trials, outcomes, strict=True)):
             if trial.seed == 0:
                 outcome["path"] = [place[index].tolist() for place in path]
         return outcomes
 
-    def _shifts(self, trials: list[Trial], device: str) -> Tensor:
+    def draw_shifts(self, trials: list[Trial], device: str) -> Tensor:
         """How far from the point each step's gradient is taken; the same for a seed, whatever the method."""
         noises = np.array([trial.condition["noise"] for trial in trials])
         drawn = {

@@ -10,7 +10,7 @@ from adaterm_bench.core.section import Claim, Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
-from adaterm_bench.reporting.comparison import at_levels
+from adaterm_bench.reporting.comparison import compare_at_levels
 from adaterm_bench.reporting.selection import Grid, Values, select
 from adaterm_bench.reporting.statistics import bootstrap_interval, mean, mean_std, ratio_interval, trend
 
@@ -40,7 +40,7 @@ MISSED = 0.1  # the distance from which a minimum counts as missed
 
 def section(results: list[Result]) -> Section:
     """Errors and degrees of freedom against noise, paths, and the paper's claims."""
-    present = [name for name in FUNCTIONS if any(it.trial.condition["function"] == name for it in results)]
+    present = [name for name in FUNCTIONS if any(result.trial.condition["function"] == name for result in results)]
     errors = {name: select(results, "distance", "noise", list(PAPER_METHODS), function=name) for name in present}
     dofs = {name: select(results, "dof", "noise", list(PAPER_METHODS), function=name) for name in present}
     return Section(
@@ -48,66 +48,68 @@ def section(results: list[Result]) -> Section:
         "The search for a minimum where a share of the steps takes its gradient beside the point. The paper shows "
         "figures of these results, and no numbers. Errors are distances to the minimum after the last step.",
         tables=[
-            *(_table(name, grid) for name, grid in errors.items()),
-            *(table for name, grid in errors.items() for table in at_levels(name, grid, grid.levels[-1:])),
+            *(_make_table(name, grid) for name, grid in errors.items()),
+            *(table for name, grid in errors.items() for table in compare_at_levels(name, grid, grid.levels[-1:])),
         ],
         figures=[
-            *(_errors(name, grid) for name, grid in errors.items()),
-            *(_against(f"Degrees of freedom on {name}", grid, "final dof") for name, grid in dofs.items()),
-            *(figure for name in present for figure in _paths(name, results)),
+            *(_draw_errors(name, grid) for name, grid in errors.items()),
+            *(_draw_against_noise(f"Degrees of freedom on {name}", grid, "final dof") for name, grid in dofs.items()),
+            *(figure for name in present for figure in _draw_paths(name, results)),
         ],
-        claims=[claim for claim in _claims(errors, dofs) if claim is not None],
+        claims=[claim for claim in _make_claims(errors, dofs) if claim is not None],
     )
 
 
-def _table(name: str, grid: Grid) -> Table:
-    rows = [[method, *map(_cell, values)] for method, values in grid.values.items()]
+def _make_table(name: str, grid: Grid) -> Table:
+    rows = [[method, *map(_format_cell, values)] for method, values in grid.values.items()]
     note = (
         f"Mean and standard deviation of {len(grid.seeds)} trials, without those that diverged: that ended more than "
         f"{FAR:g} away.{grid.note}"
     )
     if "RAdam" in grid.values and not (grid.values["RAdam"] <= FAR).all():
         note += " RAdam does, because its first steps are not scaled, and the slope is steep here."
-    return Table(f"{name}: error", ["method", *(f"{level:.3g} %" for level in _percent(grid))], rows, note)
+    return Table(f"{name}: error", ["method", *(f"{level:.3g} %" for level in _format_percent(grid))], rows, note)
 
 
-def _cell(values: Values) -> str:
+def _format_cell(values: Values) -> str:
     """Mean and standard deviation, without the latter where all trials are the same."""
     mean, std, finished, diverged = mean_std(np.where(values > FAR, np.nan, values))
-    found = [f"{diverged} diverged"] if diverged else []
+    notes = [f"{diverged} diverged"] if diverged else []
     if finished:
-        found.insert(0, f"{mean:.2g} ± {std:.1g}" if std > 1e-9 * mean else f"{mean:.2g}")
-    return ", ".join(found)
+        notes.insert(0, f"{mean:.2g} ± {std:.1g}" if std > 1e-9 * mean else f"{mean:.2g}")
+    return ", ".join(notes)
 
 
-def _percent(grid: Grid) -> list[float]:
+def _format_percent(grid: Grid) -> list[float]:
     return [round(100.0 * level, 6) for level in grid.levels]
 
 
-def _against(title: str, grid: Grid, ylabel: str) -> Figure:
-    shown = {method: it for method, it in grid.values.items() if method in MAIN or method not in PAPER_METHODS}
-    percent = _percent(grid)
+def _draw_against_noise(title: str, grid: Grid, ylabel: str) -> Figure:
+    values = {method: value for method, value in grid.values.items() if method in MAIN or method not in PAPER_METHODS}
+    percent = _format_percent(grid)
     caption = "Lines: medians over trials; bands: quartiles."
-    return Figure(title, lambda: figures.against_noise(percent, shown, ylabel, xlabel="noise, %"), caption)
+    return Figure(title, lambda: figures.draw_against_noise(percent, values, ylabel, xlabel="noise, %"), caption)
 
 
-def _errors(name: str, grid: Grid) -> Figure:
-    shown = {method: np.where(it > FAR, np.inf, np.maximum(it, LEAST)) for method, it in grid.values.items()}
-    figure = _against(f"Error on {name}", grid._replace(values=shown), "distance to the minimum")
+def _draw_errors(name: str, grid: Grid) -> Figure:
+    values = {method: np.where(value > FAR, np.inf, np.maximum(value, LEAST)) for method, value in grid.values.items()}
+    figure = _draw_against_noise(f"Error on {name}", grid._replace(values=values), "distance to the minimum")
     return replace(figure, caption=f"{figure.caption} Crosses: diverged. Errors below {LEAST:g} are drawn there.")
 
 
-def _paths(name: str, results: list[Result]) -> list[Figure]:
+def _draw_paths(name: str, results: list[Result]) -> list[Figure]:
     """The first seed's paths, without noise and with most."""
-    found = {
-        (it.trial.method, it.trial.condition["noise"]): np.array(it.outcome["path"])
-        for it in results
-        if it.trial.condition["function"] == name and it.trial.method in ON_PATHS and "path" in it.outcome
+    by_method = {
+        (result.trial.method, result.trial.condition["noise"]): np.array(result.outcome["path"])
+        for result in results
+        if result.trial.condition["function"] == name and result.trial.method in ON_PATHS and "path" in result.outcome
     }
-    levels = sorted({noise for _, noise in found})
+    levels = sorted({noise for _, noise in by_method})
     chosen = [(method, noise) for noise in sorted({*levels[:1], *levels[-1:]}) for method in ON_PATHS]
     paths = {
-        f"{method}\n{_share(noise)} noise": found[method, noise] for method, noise in chosen if (method, noise) in found
+        f"{method}\n{_format_share(noise)} noise": by_method[method, noise]
+        for method, noise in chosen
+        if (method, noise) in by_method
     }
     if not paths:
         return []
@@ -116,60 +118,60 @@ def _paths(name: str, results: list[Result]) -> list[Figure]:
     return [
         Figure(
             f"Paths on {name}",
-            lambda: figures.trajectories(paths, surface, limits=limits, optimum=optimum, log=name == "Rosenbrock"),
+            lambda: figures.draw_paths(paths, surface, limits=limits, optimum=optimum, log=name == "Rosenbrock"),
             caption,
         )
     ]
 
 
-def _claims(errors: dict[str, Grid], dofs: dict[str, Grid]) -> list[Claim | None]:
-    claims = [_dof_falls(name, grid) for name, grid in dofs.items()]
-    claims += [_dof_stays(name, grid) for name, grid in dofs.items()]
+def _make_claims(errors: dict[str, Grid], dofs: dict[str, Grid]) -> list[Claim | None]:
+    claims = [_claim_dof_falls(name, grid) for name, grid in dofs.items()]
+    claims += [_claim_dof_stays(name, grid) for name, grid in dofs.items()]
     return [
         *claims,
-        *_robust(errors.get("Rosenbrock")),
-        *_missed(errors.get("Michalewicz")),
-        *_slow(errors.get("McCormick")),
+        *_claim_robust(errors.get("Rosenbrock")),
+        *_claim_missed(errors.get("Michalewicz")),
+        *_claim_slow(errors.get("McCormick")),
     ]
 
 
-def _dof_falls(name: str, grid: Grid) -> Claim | None:
+def _claim_dof_falls(name: str, grid: Grid) -> Claim | None:
     if "AdaTerm" not in grid.values or len(grid.levels) < 2:
         return None
-    found = trend(grid.levels, grid.values["AdaTerm"])
+    correlation = trend(grid.levels, grid.values["AdaTerm"])
     text = f"On {name}, AdaTerm's degrees of freedom fall as noise rises."
-    return Claim(text, "rank correlation of noise and dof", *found[:3], note=found.note, wants="below")
+    return Claim(text, "rank correlation of noise and dof", *correlation[:3], note=correlation.note, wants="below")
 
 
-def _dof_stays(name: str, grid: Grid) -> Claim | None:
+def _claim_dof_stays(name: str, grid: Grid) -> Claim | None:
     method = "At-Adam (as published)"
     if method not in grid.values or len(grid.levels) < 2:
         return None
     values, most = grid.values[method], 0.1
-    found = ratio_interval(values[-1], values[0], mean, better="higher")
-    changes = sorted((abs(found.low - 1.0), abs(found.high - 1.0)))
+    ratio = ratio_interval(values[-1], values[0], mean, better="higher")
+    changes = sorted((abs(ratio.low - 1.0), abs(ratio.high - 1.0)))
     return Claim(
         f"On {name}, the degrees of freedom of At-Adam as published do not follow the noise.",
         "relative change of the mean dof from least to most noise",
-        abs(found.estimate - 1.0),
-        0.0 if found.low <= 1.0 <= found.high else changes[0],
+        abs(ratio.estimate - 1.0),
+        0.0 if ratio.low <= 1.0 <= ratio.high else changes[0],
         changes[1],
         bound=most,
-        note=found.note,
+        note=ratio.note,
         wants="below",
     )
 
 
-def _robust(grid: Grid | None) -> list[Claim | None]:
+def _claim_robust(grid: Grid | None) -> list[Claim | None]:
     if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
         return []
     level = grid.levels[-1]
-    found = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
-    text = f"On Rosenbrock with {_share(level)} noise, AdaTerm's error is at least 20 times below Adam's."
-    return [Claim(text, "Adam's mean error, in AdaTerm's", *found[:3], bound=20.0, note=found.note)]
+    ratio = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
+    text = f"On Rosenbrock with {_format_share(level)} noise, AdaTerm's error is at least 20 times below Adam's."
+    return [Claim(text, "Adam's mean error, in AdaTerm's", *ratio[:3], bound=20.0, note=ratio.note)]
 
 
-def _missed(grid: Grid | None) -> list[Claim | None]:
+def _claim_missed(grid: Grid | None) -> list[Claim | None]:
     if grid is None:
         return []
     claims: list[Claim | None] = []
@@ -182,26 +184,28 @@ def _missed(grid: Grid | None) -> list[Claim | None]:
     ):
         if method not in grid.values:
             continue
-        found = bootstrap_interval(grid.at(method, level), mean)
-        text = f"With {_share(level)} noise, {method} {'misses' if missed else 'finds'} the minimum of Michalewicz."
-        note, wants = found.note or _sameness(level), "above" if missed else "below"
-        claims.append(Claim(text, "mean error", *found[:3], bound=MISSED, note=note, wants=wants))
+        error = bootstrap_interval(grid.at(method, level), mean)
+        text = (
+            f"With {_format_share(level)} noise, {method} {'misses' if missed else 'finds'} the minimum of Michalewicz."
+        )
+        note, wants = error.note or _explain_sameness(level), "above" if missed else "below"
+        claims.append(Claim(text, "mean error", *error[:3], bound=MISSED, note=note, wants=wants))
     return claims
 
 
-def _slow(grid: Grid | None) -> list[Claim | None]:
+def _claim_slow(grid: Grid | None) -> list[Claim | None]:
     if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
         return []
     level = grid.levels[0]
-    found = ratio_interval(grid.at("AdaTerm", level), grid.at("Adam", level), mean)
-    text = f"On McCormick with {_share(level)} noise, AdaTerm ends further from the minimum than Adam."
-    note = found.note or _sameness(level)
-    return [Claim(text, "AdaTerm's mean error, in Adam's", *found[:3], bound=1.0, note=note)]
+    ratio = ratio_interval(grid.at("AdaTerm", level), grid.at("Adam", level), mean)
+    text = f"On McCormick with {_format_share(level)} noise, AdaTerm ends further from the minimum than Adam."
+    note = ratio.note or _explain_sameness(level)
+    return [Claim(text, "AdaTerm's mean error, in Adam's", *ratio[:3], bound=1.0, note=note)]
 
 
-def _share(level: float) -> str:
+def _format_share(level: float) -> str:
     return f"{100.0 * level:g} %"
 
 
-def _sameness(level: float) -> str:
+def _explain_sameness(level: float) -> str:
     return "" if level else "Without noise all trials are one and the same, and the interval has no width."
