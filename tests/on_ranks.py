@@ -389,7 +389,7 @@ def compile_with_shards(options):
     counters.clear()
     ends = []
     for compiled in (False, True):
-        params = parameters([(8, 5), (4,)], torch.float64)
+        params = parameters([(8, 5), (4,)])  # torch.compile loses changes of 0-dim float64 tensors on a CPU
         shards = [shard.requires_grad_() for shard in spread(params, mesh_of("fsdp"), "fsdp")]
         tested = adaterm.AdaTerm(shards, lr=torch.tensor(0.01), capturable=True, foreach=False, **options)
         step = torch.compile(tested.step, fullgraph=True, backend="aot_eager") if compiled else tested.step
@@ -399,8 +399,9 @@ def compile_with_shards(options):
                 shard.grad = gradient
             step()
         ends.append([whole(shard) for shard in shards])
+    assert counters["stats"]["unique_graphs"] == 1
     for a, b in zip(*ends, strict=True):
-        assert_close(a, b, 1e-12)
+        assert_close(a, b, 1e-6)
 
 
 def load_plain_state():

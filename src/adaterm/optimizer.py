@@ -170,41 +170,43 @@ class RobustOptimizer(Optimizer):
 
     def _make_steps(self, scaling: Scaling) -> list[GroupStep] | None:
         """A step for every group that has gradients, with its state; None if there is to be no step."""
-        memory, params = self._memory, self._list_params()
-        if memory.only_rehearsed and not torch.compiler.is_compiling():
-            self._forget_rehearsal()
+        compiling, params = torch.compiler.is_compiling(), self._list_params()
         plans = {
             index: self._plan(index, params)
             for index, group in enumerate(self.param_groups)
             if any(parameter.grad is not None for parameter in group["params"])
         }
-        agreement = memory.agreement if memory.agreement and memory.agreement.fits(params) else None
-        if agreement is None and any(map(is_sharded, params)):
-            agreement = Agreement(params)
-        if agreement is not None and any(plan.options.differentiable for plan in plans.values()):
-            raise RuntimeError("differentiable=True is not supported where parameters are sharded (DTensor)")
-        memory.agreement = agreement
-        rehearsal = not self.state and state.is_rehearsal(self.param_groups, agreement)
-        if not rehearsal and self._begins_with_infinity(plans, agreement, scaling.found_inf):
-            return None
-        first = [
-            (plan.rule, plan.options, parameter)
-            for plan in plans.values()
-            for parameter in plan.stepped
-            if not self.state.get(parameter)
-        ]
+        rehearsal = False
+        if not compiling:
+            if self._memory.only_rehearsed:
+                self._forget_rehearsal()
+            agreement = self._find_agreement()
+            rehearsal = not self.state and state.is_rehearsal(self.param_groups, agreement)
+            stepped = [parameter for plan in plans.values() for parameter in plan.stepped]
+            if not rehearsal and self._begins_with_infinity(stepped, agreement, scaling.found_inf):
+                return None
         members = {index: self._gather_members(index, plan) for index, plan in plans.items()}
-        state.begin_shared_scales(first, self.state, params, agreement, scaling.grad_scale)
         if rehearsal:
-            memory.steps, memory.only_rehearsed = [], True
+            self._memory.steps, self._memory.only_rehearsed = [], True
             return None
         return [self._make_step(index, plans[index], chosen) for index, chosen in members.items() if chosen.params]
+
+    def _find_agreement(self) -> Agreement | None:
+        """How the ranks that share parameters agree, if there are any."""
+        memory, params = self._memory, self._list_params()
+        if not any(map(is_sharded, params)):
+            memory.agreement = None
+        elif memory.agreement is None or not memory.agreement.fits(params):
+            memory.agreement = Agreement(params)
+        return memory.agreement
 
     def _plan(self, index: int, all_params: list[Tensor]) -> Plan:
         rule, options = self._read_options(index)
         stepped = [parameter for parameter in self.param_groups[index]["params"] if parameter.grad is not None]
         refuse_gradients(type(self).__name__, stepped)
         refuse_flat(stepped, all_params, self._given)
+        if options.differentiable and any(map(is_sharded, all_params)):
+            raise RuntimeError("differentiable=True is not supported where parameters are sharded (DTensor)")
         return Plan(rule, options, choose_engine(stepped, options), stepped)
 
     def _make_step(self, index: int, plan: Plan, members: Members) -> GroupStep:
@@ -245,10 +247,10 @@ class RobustOptimizer(Optimizer):
         self._memory.only_rehearsed = False
 
     def _begins_with_infinity(
-        self, plans: dict[int, Plan], agreement: Agreement | None, found_inf: Tensor | None
+        self, stepped: list[Tensor], agreement: Agreement | None, found_inf: Tensor | None
     ) -> bool:
         """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
-        if found_inf is None or all(self.state.get(p) for plan in plans.values() for p in plan.stepped):
+        if found_inf is None or all(self.state.get(parameter) for parameter in stepped):
             return False
         if agreement is not None:
             _, found_inf = agreement.reach([], 1, found_inf)
@@ -279,6 +281,7 @@ class RobustOptimizer(Optimizer):
         rule, options = self._check_options(group)
         names, stepped = (*STATE, *name_scalars(rule)), [p for p in group["params"] if p.grad is not None]
         engine, grad_scale = choose_engine(stepped, options), getattr(self, "grad_scale", None)
+        fresh, agreement = [parameter for parameter in stepped if not self.state.get(parameter)], self._find_agreement()
         for parameter in stepped:
             entry = self.state[parameter]
             state.complete(entry, names, rule, options, parameter, grad_scale, engine)
@@ -287,6 +290,8 @@ class RobustOptimizer(Optimizer):
                 grads.append(parameter.grad)
                 for name, column in zip(names, columns, strict=True):
                     column.append(entry[name])
+        if rule.init_scale == "gradient" and agreement is not None:
+            state.begin_shared_scales(rule, options, fresh, self.state, self._list_params(), agreement, grad_scale)
 
     def rule_of(self, index: int = 0) -> Rule:
         """The rule of a parameter group: its method as a value, on which `adaterm.equations` run."""

@@ -176,24 +176,24 @@ def _begin_scale(scale: Tensor, power: Tensor, rule: Rule) -> None:
 
 @torch.no_grad()
 def begin_shared_scales(
-    first: list[tuple[Rule, Common, Tensor]],
+    rule: Rule,
+    options: Common,
+    fresh: list[Tensor],
     state: Mapping[Tensor, dict[str, Tensor]],
     params: list[Tensor],
-    agreement: Agreement | None,
+    agreement: Agreement,
     grad_scale: Tensor | None,
 ) -> None:
     """Set the first scales of sharded parameters from their first gradients, of which other ranks have parts."""
-    begun = [(r, o, p) for r, o, p in first if r.init_scale == "gradient" and is_sharded(p)]
-    if not begun or agreement is None:
-        return
     positions = {id(parameter): position for position, parameter in enumerate(params)}
+    begun = [parameter for parameter in fresh if is_sharded(parameter)]
     sums = []
-    for _, options, parameter in begun:
+    for parameter in begun:
         gradient, dtype = get_local_gradient(parameter), state_dtype(parameter).to_real()
         total = _sum_squares(get_local(parameter), gradient, options, dtype, grad_scale)
         sums.append(Sums([positions[id(parameter)]], total.reshape(1, 1)))
-    totals, _ = agreement.reach(sums, 1)
-    for (rule, _, parameter), total in zip(begun, totals, strict=True):
+    totals, _ = agreement.reach(sums, 1) if begun else ([], None)
+    for parameter, total in zip(begun, totals, strict=True):
         (scale,) = as_reals([get_local(state[parameter]["exp_scale"])])
         _begin_scale(scale, total.reshape(()) / count_elements(parameter), rule)
 
