@@ -430,6 +430,7 @@ def shards_follow() -> Iterator[tuple[str, Any]]:
 
 
 CHECKS = (
+    huge_tensor,
     no_synchronisation,
     engines_agree,
     changes_are_noticed,
@@ -441,7 +442,6 @@ CHECKS = (
     state_moves_between_devices,
     few_kernels,
     memory,
-    huge_tensor,
     rounding,
     compiles,
     scaler_skips,

@@ -1,7 +1,8 @@
 """The torch.optim shell: parameter groups, checkpoints, and the course of a step."""
 
 from collections.abc import Callable, Mapping
-from operator import is_
+from itertools import repeat
+from operator import is_, is_not
 from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
@@ -157,7 +158,7 @@ class RobustOptimizer(Optimizer):
         for index, group in enumerate(self.param_groups):
             params = group["params"]
             grads = [parameter.grad for parameter in params]
-            present = tuple([gradient is not None for gradient in grads])
+            present = tuple(map(is_not, grads, repeat(None)))
             if True in present:
                 known = memory.by_group.get(index, {}).get(present)
                 if known is None or not _are_same(params, known.group_params):

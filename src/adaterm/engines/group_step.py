@@ -21,8 +21,8 @@ from adaterm.engines.layout import find_addresses
 from adaterm.options import Common
 from adaterm.rules import Rule
 
-_guards = importlib.import_module("torch._C._dynamo.guards")
-_TensorGuards: Any = getattr(_guards, "TensorGuards", None)  # torch's own: without it no step is repeated
+# torch's own check of many tensors in one call; without it no step is repeated
+_TensorGuards: Any = getattr(importlib.import_module("torch._C._dynamo.guards"), "TensorGuards", None)
 
 
 class Members(NamedTuple):
@@ -65,12 +65,14 @@ class GroupStep:
         """
         if _TensorGuards is None or self._differentiable:
             return
-        self._entries, self._get_state = entries, itemgetter(*names)
+        self._entries, self._get_state, self._width = entries, itemgetter(*names), len(names)
         params, state = self._find_tensors(entries)
-        tensors = [*params, *(get_local_gradient(parameter) for parameter in self.params), *state]
+        tensors = self._list_arrays(params, state) + [get_local_gradient(parameter) for parameter in self.params]
         sizes, strides = [list(tensor.size()) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
         self._guards = _TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        self._addresses = find_addresses(params), find_addresses(state)
+        self._addresses = find_addresses(params + state)
+        # As long as these live no other number can be at a scalar's address, so that it tells all there is to know.
+        self._scalars = [tensor.detach() for tensor in state if tensor.dim() == 0]
         self._specs = [getattr(parameter, "_spec", None) for parameter in self.params]
 
     def _find_tensors(self, entries: list[dict[str, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
@@ -79,6 +81,10 @@ class GroupStep:
         if self._sharded:
             return list(map(get_local, self.params)), list(map(get_local, state))
         return self.params, state
+
+    def _list_arrays(self, params: list[Tensor], state: list[Tensor]) -> list[Tensor]:
+        """Parameters, means and scales: all but the scalars of the state."""
+        return params + state[1 :: self._width] + state[2 :: self._width]
 
     def fits(self, rule: Rule, options: Common, grads: list[Any]) -> bool:
         """Whether the step can be repeated with these gradients, rule and options; if so, it takes them.
@@ -95,9 +101,9 @@ class GroupStep:
             if not self._has_same_shards(grads):
                 return False
             grads = list(map(get_local, grads))
-        if not self._guards.check(*params, *grads, *state):
+        if not self._guards.check(*self._list_arrays(params, state), *grads):
             return False
-        if (find_addresses(params), find_addresses(state)) != self._addresses:
+        if find_addresses(params + state) != self._addresses:
             return False
         if rule is not self.blocks[0].rule or options is not self.blocks[0].options:
             if describe_variant(rule, options) != self._variant:

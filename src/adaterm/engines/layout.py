@@ -2,8 +2,10 @@
 
 from array import array
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate
 from math import ceil
+from operator import or_
 
 import torch
 from torch import Tensor
@@ -102,7 +104,7 @@ def find_addresses(tensors: list[Tensor]) -> list[int]:
 
 
 def _are_aligned(addresses: list[int]) -> bool:
-    return not any(address % 16 for address in addresses)
+    return reduce(or_, addresses, 0) % 16 == 0
 
 
 def _as_bits(numbers: Sequence[float]) -> "array[int]":
