@@ -1,31 +1,41 @@
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test lint types conformance frameworks clean
+.PHONY: demo test test-all lint types conformance frameworks clean
 
-demo: .venv/installed
+demo: .venv/demo
 	$(BIN)/python examples/demo.py
 
 test: lint types
 	$(BIN)/python -m pytest
 
-lint: .venv/installed
+test-all: lint types
+	$(INSTALL) ".[dev,frameworks,rl]"
+	$(BIN)/python -m pytest --all
+
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/installed
+types: .venv/dev
 	$(BIN)/mypy
 
-conformance: .venv/installed
+conformance: .venv/dev
 	$(BIN)/python tests/conformance/run.py
 
-frameworks: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,frameworks]"
+frameworks: .venv/dev
+	$(INSTALL) ".[dev,frameworks]"
 	$(BIN)/python -m pytest tests/frameworks
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) ".[demo,cpu]"
+	touch $@
+
+.venv/dev: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) ".[dev]"
 	touch $@
 
 clean:

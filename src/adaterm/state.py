@@ -16,6 +16,7 @@ from adaterm.options import FOREIGN_OPTIONS, Common
 from adaterm.rules import Rule, measure
 
 _PIECE = 1 << 14  # elements that are added up on their own, by one thread: torch shares out longer sums
+_CHUNK = 1 << 24  # elements at a time, so that nothing as large as a parameter is needed beside it
 
 
 @dataclass(frozen=True)
@@ -157,16 +158,19 @@ def _sum_squares(
     parameter: Tensor, gradient: Tensor, options: Common, dtype: torch.dtype, grad_scale: Tensor | None
 ) -> Tensor:
     """The sum of squares of a gradient's elements, as the rule sees it; the same for any number of threads."""
-    stored, gradient = (tensor.to(dtype) for tensor in as_reals([parameter, gradient]))
     sign = 1.0 if grad_scale is None else 1.0 / grad_scale.reshape(()).to(gradient.device)
     sign = -sign if options.maximize else sign
-    squares = direct(gradient, stored, sign, options.weight_decay, options.adds_decay).square().reshape(-1)
-    while squares.numel() > _PIECE:
-        whole = squares.numel() // _PIECE * _PIECE
-        pieces = squares[:whole].view(-1, _PIECE).sum(1, dtype=torch.float64)
-        squares = torch.cat([pieces, squares[whole:].sum(dtype=torch.float64).reshape(1)])
-    total: Tensor = squares.sum(dtype=torch.float64)
-    return total.to(dtype)
+    flat = [torch.split(tensor.reshape(-1), _CHUNK) for tensor in as_reals([gradient, parameter])]
+    totals = []
+    for part, stored in zip(*flat, strict=True):
+        seen = direct(part.to(dtype), stored.to(dtype), sign, options.weight_decay, options.adds_decay)
+        squares = seen.square()
+        while squares.numel() > _PIECE:
+            whole = squares.numel() // _PIECE * _PIECE
+            pieces = squares[:whole].view(-1, _PIECE).sum(1, dtype=torch.float64)
+            squares = torch.cat([pieces, squares[whole:].sum(dtype=torch.float64).reshape(1)])
+        totals.append(squares.sum(dtype=torch.float64))
+    return torch.stack(totals).sum().to(dtype)
 
 
 def _begin_scale(scale: Tensor, power: Tensor, rule: Rule) -> None:

@@ -23,7 +23,7 @@ from adaterm.engines.layout import Table
 from adaterm.rules import kind_of
 
 _WORTH_THREADS = 1 << 18  # elements, of all tensors, from which other threads are worth waking
-_SHARED = 1 << 18  # elements of a tensor from which threads share it
+_SHARED = 1 << 16  # elements of a tensor from which threads share it: what each has of it then fits its own cache
 
 
 @lru_cache
