@@ -10,6 +10,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's back
 torch.set_num_threads(1)  # the tensors are small, and threads would only wait for each other
 
 
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="also run the tests that are marked slow")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--all"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: make test-all runs it"))
+
+
 @pytest.fixture(autouse=True)
 def _kernels_of_the_device(request, monkeypatch):
     """On a CPU the fused engine is the CPU's, but for the tests of the GPU's kernels, which run in the interpreter."""

@@ -92,7 +92,7 @@ def assert_follows(tested, shards, right, params, tolerance, what):
                 assert_same_everywhere(tested.state[shard][name].cpu(), f"{what}, {name}")
 
 
-def follow(layout, engine, rules, dtype, steps=20, poison=None, device="cpu"):
+def follow(layout, engine, rules, dtype, steps=11, poison=None, device="cpu"):
     """Train shards beside whole tensors; `poison` names a step in which only one rank's part of a gradient has NaN."""
     mesh = mesh_of(layout, device)
     for rule in rules:

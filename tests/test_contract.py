@@ -288,9 +288,8 @@ def test_half_precision_parameters_have_float32_state(rule, engine, dtype):
 
 def test_the_default_engine_is_the_best_there_is(monkeypatch):
     params = parameters()
-    on_accelerator = [
-        SimpleNamespace(is_cuda=True, is_cpu=False, dtype=torch.float32, device=torch.device("cuda"), grad=None)
-    ]
+    accelerator = {"is_cuda": True, "is_cpu": False, "device": torch.device("cuda"), "is_contiguous": lambda: True}
+    on_accelerator = [SimpleNamespace(dtype=torch.float32, grad=None, **accelerator)]
     tensor_lr = {"lr": torch.tensor(1.0)}
     assert choose_engine(params, Common()) == "fused"
     assert choose_engine(params, Common(foreach=True)) == "foreach"

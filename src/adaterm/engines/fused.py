@@ -15,7 +15,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor has no gaps between its elements, which kernels could not skip."""
-    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+    return tensor.is_contiguous() or bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
 def match_order(state: Tensor, parameter: Tensor) -> None:
