@@ -38,9 +38,9 @@ class AdaTerm(RobustOptimizer, template=AdaTermRule()):
         stochastic_rounding: round bfloat16 parameters up or down by chance, so that updates too small for plain
             rounding are not lost. Other precisions, and the state, are not touched by it.
         foreach: run over lists of tensors; None chooses, as torch does, on an accelerator.
-        fused: run in fused kernels: Triton's on a GPU, Numba's on a CPU. None chooses them where they can be had.
+        fused: run in fused kernels: Triton's on a GPU, Numba's on a CPU. None chooses them where available.
         capturable: keep the step count on the device, so that a CUDA graph can capture the step.
-        differentiable: let autograd through the step, which then wants parameters that are not leaves.
+        differentiable: let autograd through the step, which then needs parameters that are not leaves.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class GroupStep:
         self._guards = _TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         self._addresses = find_addresses(params + state)
         # As long as these live no other number can be at a scalar's address, so that it tells all there is to know.
-        self._scalars = [tensor.detach() for tensor in state if tensor.dim() == 0]
+        self._storages = [tensor.untyped_storage() for tensor in state if tensor.dim() == 0]
         self._specs = [getattr(parameter, "_spec", None) for parameter in self.params]
 
     def _find_tensors(self, entries: list[dict[str, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
