@@ -330,7 +330,7 @@ def test_real_and_complex_parameters_in_one_group(engine):
         optimizer = adaterm.AdaTerm(params, lr=0.1, weight_decay=0.1, decoupled_weight_decay=True, **flags)
         for step in range(6):
             give_gradients(params[:-1], step)
-            params[-1].grad = torch.full((3, 2), step - 1j)
+            params[-1].grad = torch.full((3, 2), step - 1j).conj()
             optimizer.step()
         ends.append(params)
     for a, b in zip(*ends, strict=True):

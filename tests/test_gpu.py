@@ -212,7 +212,7 @@ from adaterm.rules import AdaTermRule, TRule, kind_of
 floats = ("parts", "all_rates", "statistics", "sums", "lr_tensor", "grad_scale", "found_inf")
 pointers = dict.fromkeys(floats, "*fp32")
 types = pointers | {"owners": "*i32", "table": "*i64", "counters": "*i32", "tensors": "i32"}
-names = ("adds_decay", "shrinks", "stochastic", "overlap", "aligned", "lr_tensor", "scaled", "found", "agreed")
+names = ("adds_decay", "shrinks", "stochastic", "overlap", "aligned", "lr_tensor", "scaled", "found", "leaves_sums")
 for rule, on in ((AdaTermRule(), True), (AdaTermRule(), False), (TRule(belief=True, dof=1.0, beta_dof=0.9), True)):
     precisions = {"state": tl.float32, "parameter": tl.bfloat16, "gradient": tl.bfloat16}
     options = {"present": (True,) * len(rule.Scalars._fields), **precisions, **dict.fromkeys(names, on)}

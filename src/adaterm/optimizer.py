@@ -227,7 +227,7 @@ class RobustOptimizer(Optimizer):
         sums: list[Tensor] = []
         if agreement is not None:
             gauged = [part for each in steps for part in each.gauge(Scaling(scaling.grad_scale))]
-            sums, found_inf = agreement.reach(gauged, max([each.rows for each in steps], default=1), found_inf)
+            sums, found_inf = agreement.reach(gauged, max([each.sum_count for each in steps], default=1), found_inf)
             scaling = Scaling(scaling.grad_scale, found_inf)
         if found_inf is not None and not all(each.skips_on_device for each in steps) and found_inf.item():
             for each in steps:

@@ -19,9 +19,9 @@ from adaterm.equations import (
 from adaterm.options import is_number, require, require_bools, require_choice, require_number
 
 
-def measure(count: int, needs_size: bool = True) -> Size:
+def measure(count: int, needs_trigamma: bool = True) -> Size:
     """The size of a tensor of so many elements; without trigamma for a rule that does not need it."""
-    return Size(float(max(1, count)), trigamma(max(1, count) / 2.0) if needs_size else 0.0)
+    return Size(float(max(1, count)), trigamma(max(1, count) / 2.0) if needs_trigamma else 0.0)
 
 
 def _is_dof(value: Any) -> bool:
@@ -43,8 +43,8 @@ class AdaTermRule:
     init_scale: str = "eps"
 
     family: ClassVar[str] = "adaterm"
-    sums: ClassVar[int] = 1  # that `gauge` leaves of a tensor
-    needs_size: ClassVar[bool] = False
+    sum_count: ClassVar[int] = 1  # that `gauge` leaves of a tensor
+    needs_trigamma: ClassVar[bool] = False
     Scalars: ClassVar[type[Any]] = AdaTermScalars
     Rates: ClassVar[type[Any]] = AdaTermRates
 
@@ -109,8 +109,8 @@ class TRule:
     as_published: bool = False
 
     family: ClassVar[str] = "t_family"
-    sums: ClassVar[int] = 1
-    needs_size: ClassVar[bool] = True
+    sum_count: ClassVar[int] = 1
+    needs_trigamma: ClassVar[bool] = True
     Scalars: ClassVar[type[Any]] = TFamilyScalars
     Rates: ClassVar[type[Any]] = TFamilyRates
     initial_scale: ClassVar[float] = 0.0
@@ -171,7 +171,7 @@ class RuleKind(NamedTuple):
 
     family: str
     flags: Any
-    sums: int
+    sum_count: int
     numbers: type[Any]
     scalars: type[Any]
     rates: type[Any]
@@ -179,7 +179,7 @@ class RuleKind(NamedTuple):
 
 def kind_of(rule: Rule) -> RuleKind:
     """The kind of a rule."""
-    return RuleKind(rule.family, rule.flags, rule.sums, type(rule.numbers), rule.Scalars, rule.Rates)
+    return RuleKind(rule.family, rule.flags, rule.sum_count, type(rule.numbers), rule.Scalars, rule.Rates)
 
 
 def name_scalars(rule: Rule) -> tuple[str, ...]:

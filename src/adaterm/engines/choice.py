@@ -103,5 +103,5 @@ def _warn_of_missing(device: str) -> None:
     warnings.warn(
         f"adaterm's fused engine for {device} is missing, so steps are slow: it needs {_NEEDS[device]}. "
         "Pass fused=False to do without it.",
-        stacklevel=5,
+        stacklevel=8,
     )

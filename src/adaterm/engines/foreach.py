@@ -218,7 +218,7 @@ class ForeachEngine:
 
 def _measure(block: Block) -> Size:
     """The sizes of a block's tensors, as vectors."""
-    sizes = [measure(size, block.rule.needs_size) for size in block.sizes]
+    sizes = [measure(size, block.rule.needs_trigamma) for size in block.sizes]
     return Size(*(_vector(column, block.means[0]) for column in zip(*sizes, strict=True)))
 
 

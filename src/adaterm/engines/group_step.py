@@ -40,7 +40,7 @@ class GroupStep:
     """Owns a group's step and all that is remembered for the next one."""
 
     def __init__(self, engine: str, rule: Rule, options: Common, members: Members, captured: list[Any]) -> None:
-        self.engine, self.params, self.rows = engine, members.params, rule.sums
+        self.engine, self.params, self.sum_count = engine, members.params, rule.sum_count
         self.group_params, self.places = members.group_params, members.places
         self._differentiable = options.differentiable
         self._variant = describe_variant(rule, options)
@@ -226,4 +226,4 @@ def count_elements(parameter: Tensor) -> int:
 
 def as_reals(tensors: list[Tensor]) -> list[Tensor]:
     """Complex tensors as pairs of reals, which share their memory."""
-    return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+    return [torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor for tensor in tensors]

@@ -52,7 +52,7 @@ class Table:
             self._set(column, find_addresses(tensors) or [0] * count)
         self._set(SIZE, self.sizes)
         self._set(WHOLE_SIZE, block.sizes)
-        self._set(TRIGAMMA, _as_bits([measure(size, rule.needs_size).trigamma for size in block.sizes]))
+        self._set(TRIGAMMA, _as_bits([measure(size, rule.needs_trigamma).trigamma for size in block.sizes]))
         self._set(FIRST_CHUNK, [0, *accumulate(self.chunks)][:-1])
         self._set(STREAM, block.streams)
         self._state_aligned = _are_aligned(find_addresses([*block.params, *block.means, *block.scales]))

@@ -62,7 +62,7 @@ class ReferenceEngine:
 
         step += 1
         count = step.item() if block.on_host else step.to(mean.dtype)
-        size = measure(block.sizes[index], rule.needs_size)
+        size = measure(block.sizes[index], rule.needs_trigamma)
         weigh, move = stages_of(rule.family).weigh, stages_of(rule.family, library).move
         rates, scalars, statistics = weigh(sums, size, self._scalars(index), lr, count, rule.numbers, rule.flags)
         mean, scale, parameter = move(gradient, mean, scale, parameter, rates, rule.numbers, rule.flags)

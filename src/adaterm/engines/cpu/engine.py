@@ -113,8 +113,8 @@ class CpuEngine:
             return torch.zeros(shape, dtype=of, device="cpu")
 
         self.statistics = buffer(3, count)
-        self._sums = buffer(count, kind.sums, of=torch.float64)
-        self._parts = buffer(sum(self._table.chunks), kind.sums, of=torch.float64)
+        self._sums = buffer(count, kind.sum_count, of=torch.float64)
+        self._parts = buffer(sum(self._table.chunks), kind.sum_count, of=torch.float64)
         self._counters = buffer(count * loops.LINE // 8, of=torch.int64)
         self._rates = buffer(count, len(kind.rates._fields))
         self._scalars = buffer(count, len(kind.scalars._fields), of=torch.float64)

@@ -200,7 +200,7 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
     """
     (zero, p_unit, g_unit), (adds_decay, shrinks) = (UNITS[name] for name in dtypes), decay
     variant = f"{_fingerprint()} {rule} {dtypes} {decay} {stochastic}"
-    sum_count, number_count, scalar_count, rate_count = rule.sums, *(len(kind._fields) for kind in rule[3:])
+    sum_count, number_count, scalar_count, rate_count = rule.sum_count, *(len(kind._fields) for kind in rule[3:])
     head, row_length = layout.SHARED_NUMBERS + number_count, layout.SHARED_COLUMNS + scalar_count
 
     def work(context):

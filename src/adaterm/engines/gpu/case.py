@@ -94,7 +94,7 @@ class Case(NamedTuple):
     weigh: Any
     move: Any
     flags: Any
-    sums: int
+    sum_count: int
     number_count: int
     scalar_count: int
     rate_count: int
@@ -113,7 +113,7 @@ class Case(NamedTuple):
     lr_tensor: bool = False
     scaled: bool = False
     found: bool = False
-    agreed: bool = False
+    leaves_sums: bool = False  # because they are to be agreed
 
 
 @lru_cache
@@ -125,7 +125,7 @@ def compile_family(rule: RuleKind) -> tuple[Any, ...]:
     counts = [len(kind._fields) for kind in (rule.numbers, rule.scalars, rule.rates)]
     head, row = layout.SHARED_NUMBERS + counts[0], layout.SHARED_COLUMNS + counts[1]
     version = hashlib.sha256(Path(equations.__file__).read_bytes()).hexdigest()
-    return (*stages, rule.flags, rule.sums, *counts, head, row, version)
+    return (*stages, rule.flags, rule.sum_count, *counts, head, row, version)
 
 
 EQUATIONS = _compile_equations()

@@ -77,10 +77,10 @@ class GpuEngine:
         self._host_values = torch.frombuffer(self._host_table.values, dtype=torch.int64)
         self._table = buffer(len(self._host_table.values), of=torch.int64)
         self._rates = buffer(count, case.rate_count)
-        self._parts = buffer(case.sums, len(owners))
+        self._parts = buffer(case.sum_count, len(owners))
         self._counters = buffer(count, of=torch.int32)
-        self._sums = buffer(case.sums, count)  # of this rank's parts
-        self._agreed = buffer(case.sums, count)
+        self._sums = buffer(case.sum_count, count)  # of this rank's parts
+        self._agreed = buffer(case.sum_count, count)
         self.statistics = buffer(3, count)
         self._captured = False
         self._compiled: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
@@ -174,7 +174,7 @@ class GpuEngine:
             lr_tensor=given.lr is not None,
             scaled=given.grad_scale is not None,
             found=given.found_inf is not None,
-            agreed=name == "sum_up",
+            leaves_sums=name == "sum_up",
         )
         grid = (self._rates.shape[0] if name == "weigh" else len(self._owners), 1, 1)
         options = dict(_LAUNCH_OPTIONS["gauge" if name == "sum_up" else name])

@@ -148,7 +148,7 @@ def _is_taken(found_inf, CASE: tl.constexpr):
 @triton.jit
 def _add_terms(totals, terms, at, size, FULL: tl.constexpr, CASE: tl.constexpr):
     """Totals with the terms of some elements added."""
-    COUNT: tl.constexpr = CASE.sums
+    COUNT: tl.constexpr = CASE.sum_count
     sums = (totals[0] + (terms[0] if FULL else tl.where(at < size, terms[0], 0.0)),)
     for index in tl.static_range(1, COUNT):
         sums = sums + (totals[index] + (terms[index] if FULL else tl.where(at < size, terms[index], 0.0)),)
@@ -159,7 +159,7 @@ def _add_terms(totals, terms, at, size, FULL: tl.constexpr, CASE: tl.constexpr):
 def _gauge_chunk(row, start, size, sign, decay, scalars, numbers, CASE: tl.constexpr, FULL: tl.constexpr):
     """A chunk's share of each sum."""
     FLAGS: tl.constexpr = CASE.flags
-    COUNT: tl.constexpr = CASE.sums
+    COUNT: tl.constexpr = CASE.sum_count
     S: tl.constexpr = CASE.state
     ADDS_DECAY: tl.constexpr = CASE.adds_decay
     gradients, means, scales, parameters = _find_tensors(row, CASE)
@@ -233,7 +233,7 @@ def gauge(
     """Gauge one chunk; the program that completes a tensor weighs it, or leaves its sums if they are to be agreed."""
     if CASE.overlap:
         gdc_launch_dependents()
-    COUNT: tl.constexpr = CASE.sums
+    COUNT: tl.constexpr = CASE.sum_count
     program = tl.program_id(0)
     all_chunks = tl.num_programs(0)
     tensor = tl.load(owners + program)
@@ -259,7 +259,7 @@ def gauge(
             whole = (_add_parts(parts, first, chunks),)
             for index in tl.static_range(1, COUNT):
                 whole = whole + (_add_parts(parts + index * all_chunks, first, chunks),)
-            if CASE.agreed:
+            if CASE.leaves_sums:
                 for index in tl.static_range(COUNT):
                     tl.store(sums + index * tensors + tensor, whole[index].to(CASE.state))
             else:
@@ -271,7 +271,7 @@ def gauge(
 @triton.jit(do_not_specialize=["tensors", "lr_tensor", "found_inf"])
 def weigh(table, all_rates, statistics, sums, tensors, lr_tensor, found_inf, CASE: tl.constexpr):
     """Weigh one tensor, with sums that have been agreed."""
-    COUNT: tl.constexpr = CASE.sums
+    COUNT: tl.constexpr = CASE.sum_count
     tensor = tl.program_id(0)
     if _is_taken(found_inf, CASE):
         row = table + CASE.head + tensor * CASE.row
