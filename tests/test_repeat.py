@@ -78,6 +78,24 @@ def test_schedules_of_any_number_keep_the_engine(made_engines):
     assert len(made_engines) == 1
 
 
+def test_a_shared_gradient_and_an_empty_group_are_remembered_too(made_engines):
+    params, empty = parameters(), torch.empty(0, requires_grad=True)
+    optimizer = adaterm.AdaTerm([{"params": params}, {"params": [empty]}], fused=True)
+    for step in range(5):
+        give_gradients([*params, empty], step)
+        params[1].grad = params[0].grad[0, :3].clone()
+        params[2].grad = params[3].grad.reshape(1)
+        params[3].grad = params[2].grad.reshape(())
+        optimizer.step()
+    twins = [torch.zeros(3, requires_grad=True) for _ in range(2)]
+    shared = adaterm.AdaTerm(twins, fused=True)
+    for _ in range(5):
+        twins[0].grad = twins[1].grad = torch.ones(3)
+        shared.step()
+    assert len(made_engines) == 2
+    assert torch.equal(*twins)
+
+
 def test_a_sparse_gradient_is_refused_also_later():
     embedding = torch.nn.Embedding(5, 2, sparse=True)
     optimizer = adaterm.AdaTerm(embedding.parameters(), fused=True)

@@ -1,8 +1,11 @@
 """What users do around a step: the default engine must bear it as torch's default Adam does."""
 
+import gc
+import weakref
+
 import pytest
 import torch
-from catalogue import ENGINES, assert_close, give_gradients, parameters
+from catalogue import ENGINES, assert_close, give_gradients, parameters, train
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -164,3 +167,114 @@ def test_a_negative_view_is_a_negative_gradient():
         optimizer.step()
         ends.append(params)
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("more", [{}, {"adaptive_bias_correction": True}])
+def test_a_model_in_another_precision_takes_its_state_along(engine, more):
+    ends = []
+    for flags in (ENGINES[engine], {"foreach": False}):
+        model = nn.Linear(4, 3)
+        nn.init.constant_(model.weight, 1 / 3)
+        optimizer = adaterm.AdaTerm(model.parameters(), **flags)
+        for step in range(6):
+            if step == 3:
+                model.double()
+                optimizer.param_groups[0] |= {"lr": 0.0, **more}
+            give_gradients(list(model.parameters()), step)
+            before = model.weight.detach().clone()
+            optimizer.step()
+        assert torch.equal(model.weight, before)  # in full precision, though the state began in less
+        assert optimizer.state[model.weight]["exp_scale"].dtype == torch.float64
+        ends.append([optimizer.state[model.weight][name] for name in ("exp_avg", "exp_scale", "excess_dof")])
+    for ours, wanted in zip(*ends, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=0.0)
+
+
+def test_a_scale_in_another_precision():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params, fused=True)
+    train(optimizer, params, 2)
+    optimizer.state[params[0]]["exp_scale"] = optimizer.state[params[0]]["exp_scale"].double()
+    train(optimizer, params, 2, start=2)
+    assert all(parameter.isfinite().all() for parameter in params)
+
+
+def test_differentiable_may_be_switched_on():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params, foreach=False)
+    train(optimizer, params, 2)
+    others = [parameter.detach().clone().requires_grad_() for parameter in params]
+    plain = adaterm.AdaTerm(others, foreach=False)
+    plain.load_state_dict(optimizer.state_dict())
+    optimizer.param_groups[0]["differentiable"] = True
+    optimizer.param_groups[0]["params"] = leaves = [parameter.detach().clone() for parameter in params]
+    for parameter, leaf in zip(params, leaves, strict=True):
+        optimizer.state[leaf] = optimizer.state.pop(parameter)
+    train(optimizer, leaves, 3, start=2)
+    train(plain, others, 3, start=2)
+    for leaf, other in zip(leaves, others, strict=True):
+        torch.testing.assert_close(optimizer.state[leaf]["exp_avg"], plain.state[other]["exp_avg"])
+
+
+class Wrapped(adaterm.AdaTerm):
+    step = torch.no_grad()(adaterm.AdaTerm.step)
+
+
+class Overridden(adaterm.AdaTerm):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [adaterm.AdaTerm, Wrapped, Overridden])
+def test_hooks_run_once(kind):
+    params, calls = parameters(), []
+    optimizer = kind(params)
+    optimizer.register_step_pre_hook(lambda *args: calls.append("pre"))
+    optimizer.register_step_post_hook(lambda *args: calls.append("post"))
+    train(optimizer, params, 2)
+    assert calls == ["pre", "post"] * 2
+
+
+def test_a_hook_may_bring_a_closure():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params)
+    optimizer.register_step_pre_hook(lambda _, args, kwargs: (args, {"closure": lambda: 7.0}))
+    give_gradients(params, 0)
+    assert optimizer.step() == 7.0
+
+
+def test_what_was_skipped_is_not_counted_and_keeps_nothing():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params[:1], fused=True)
+    monitor = adaterm.Monitor(optimizer)
+    train(optimizer, params[:1], 1)
+    optimizer.add_param_group({"params": params[1:]})
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(1.0)
+    train(optimizer, params, 3, start=1)  # the first gradients of some are not finite
+    assert {summary.steps for summary in monitor.summary().values()} == {1}
+    optimizer.found_inf.fill_(0.0)
+    train(optimizer, params, 1, start=4)
+    optimizer.found_inf.fill_(1.0)
+    give_gradients(params, 5)
+    grads = [weakref.ref(parameter.grad) for parameter in params]
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
+    assert all(gradient() is None for gradient in grads)
+
+
+@pytest.mark.parametrize("conjugated", ["gradient", "parameter"])
+def test_lazy_conjugates(conjugated):
+    value = torch.randn(4, dtype=torch.complex64)
+    parameter = (value.conj() if conjugated == "parameter" else value.clone()).requires_grad_()
+    optimizer = adaterm.AdaTerm([parameter], lr=0.1, init_scale="gradient")
+    parameter.grad = torch.ones(4, dtype=torch.complex64)
+    parameter.grad = parameter.grad.conj() if conjugated == "gradient" else parameter.grad
+    before = parameter.detach().clone()
+    if conjugated == "parameter":
+        with pytest.raises(RuntimeError, match="conj"):
+            optimizer.step()
+    else:
+        optimizer.step()
+        assert not torch.equal(parameter, before)

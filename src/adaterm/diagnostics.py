@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from adaterm.optimizer import RobustOptimizer
 
-_PENDING = 64  # steps that are summed up at once
+_PENDING = 64  # tables that are summed up at once
 
 
 class Summary(NamedTuple):
@@ -56,7 +56,7 @@ class Monitor:
         self._optimizer = optimizer
         self._count = 0
         self._pending: list[tuple[int, list[Tensor], Tensor]] = []
-        self._totals: dict[int, tuple[list[Tensor], _Totals]] = {}
+        self._totals: dict[tuple[int, ...], tuple[list[Tensor], _Totals]] = {}
         self._hook = optimizer.register_step_post_hook(self._observe)
 
     def _observe(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -71,8 +71,9 @@ class Monitor:
         together: dict[int, list[tuple[int, list[Tensor], Tensor]]] = {}
         for entry in self._pending:
             together.setdefault(id(entry[1]), []).append(entry)
-        for key, entries in together.items():
+        for entries in together.values():
             counts, lists, tables = zip(*entries, strict=True)
+            key = tuple(map(id, lists[0]))
             totals = _total(torch.tensor(counts, dtype=torch.float64), torch.stack(tables).double())
             if key in self._totals:
                 totals = self._totals[key][1].add(totals)
@@ -93,8 +94,8 @@ class Monitor:
         return {
             name: Summary(int(steps), int(excluded), trust / max(steps, 1.0), least, dof)
             for name, parameter in self._name_parameters()
-            for steps, excluded, trust, least, dof, _ in [records.get(parameter, [0.0] * 6)]
             if parameter in records
+            for steps, excluded, trust, least, dof, _ in [records[parameter]]
         }
 
     def _name_parameters(self) -> list[tuple[str, Tensor]]:

@@ -26,6 +26,7 @@ from adaterm.rules import Rule, name_scalars
 from adaterm.statistics import ParameterStatistics
 
 _COMMON = {name: getattr(Common(), name) for name in name_options(Common)}
+_WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
 _MOST_REMEMBERED = 8  # steps of a group: it has one for every set of parameters that had gradients together
 
 
@@ -43,7 +44,7 @@ class _Memory:
 
     def __init__(self, captured: list[Any]) -> None:
         self.steps: list[GroupStep] = []  # of the last step
-        self.by_group: dict[int, dict[tuple[bool, ...], GroupStep]] = {}
+        self.by_group: dict[int, dict[tuple[bool, ...], GroupStep | None]] = {}
         self.options: dict[int, tuple[list[Any], Rule, Common]] = {}
         self.entries: list[Any] = []  # of the state
         self.agreement: Agreement | None = None
@@ -119,7 +120,9 @@ class RobustOptimizer(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step, after evaluating the closure, if there is one, with gradients enabled."""
-        return self._step_with_hooks(closure) if self._is_watched() else self._step(closure)
+        if not self._is_watched():
+            return self._step(closure)
+        return self._step_with_hooks() if closure is None else self._step_with_hooks(closure)
 
     step.hooked = True  # type: ignore[attr-defined]  # torch wraps a step that does not call its hooks
 
@@ -127,8 +130,8 @@ class RobustOptimizer(Optimizer):
         """Whether there are hooks or a profiler, for which torch's wrapper costs as much as half a small step."""
         hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks or _global_optimizer_pre_hooks
         watched = hooks or _global_optimizer_post_hooks or torch.autograd.profiler._is_profiler_enabled
-        overridden = type(self).step is not RobustOptimizer.step  # torch has wrapped the subclass's own
-        return not overridden and (bool(watched) or torch.compiler.is_compiling())
+        wrapped = getattr(type(self).step, "__code__", None) is _WRAPPER  # a subclass's own: torch calls the hooks
+        return not wrapped and (bool(watched) or torch.compiler.is_compiling())
 
     def _step(self, closure: Callable[[], float] | None = None) -> float | None:
         self._accelerator_graph_capture_health_check()
@@ -138,8 +141,8 @@ class RobustOptimizer(Optimizer):
                 loss = closure()
         scaling = Scaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         steps = self._recall_steps() or self._make_steps(scaling)
+        self._memory.steps = steps or []
         if steps is not None:
-            self._memory.steps = steps
             self._carry_out(steps, scaling)
         return loss
 
@@ -154,20 +157,28 @@ class RobustOptimizer(Optimizer):
         if not agreed or not _are_same(list(self.state.values()), memory.entries):
             memory.by_group.clear()
             return None
-        steps = []
+        fitting = []
         for index, group in enumerate(self.param_groups):
             params = group["params"]
             grads = [parameter.grad for parameter in params]
             present = tuple(map(is_not, grads, repeat(None)))
             if True in present:
-                known = memory.by_group.get(index, {}).get(present)
-                if known is None or not _are_same(params, known.group_params):
+                remembered = memory.by_group.get(index, {})
+                if present not in remembered:
+                    return None
+                known = remembered[present]
+                if known is None:  # there are no elements to step
+                    continue
+                if not _are_same(params, known.group_params):
                     return None
                 grads = [grads[place] for place in known.places] if len(known.places) < len(grads) else grads
-                if not known.fits(*self._read_options(index), grads):
+                taken = (*self._read_options(index), grads)
+                if not known.fits(*taken):
                     return None
-                steps.append(known)
-        return steps
+                fitting.append((known, taken))
+        for known, taken in fitting:
+            known.take(*taken)
+        return [known for known, _ in fitting]
 
     def _make_steps(self, scaling: Scaling) -> list[GroupStep] | None:
         """A step for every group that has gradients, with its state; None if there is to be no step."""
@@ -188,9 +199,10 @@ class RobustOptimizer(Optimizer):
                 return None
         members = {index: self._gather_members(index, plan) for index, plan in plans.items()}
         if rehearsal:
-            self._memory.steps, self._memory.only_rehearsed = [], True
+            self._memory.only_rehearsed = True
             return None
-        return [self._make_step(index, plans[index], chosen) for index, chosen in members.items() if chosen.params]
+        steps = [self._make_step(index, plans[index], chosen) for index, chosen in members.items()]
+        return [step for step in steps if step is not None]
 
     def _find_agreement(self) -> Agreement | None:
         """How the ranks that share parameters agree, if there are any."""
@@ -210,14 +222,18 @@ class RobustOptimizer(Optimizer):
             raise RuntimeError("differentiable=True is not supported where parameters are sharded (DTensor)")
         return Plan(rule, options, choose_engine(stepped, options), stepped)
 
-    def _make_step(self, index: int, plan: Plan, members: Members) -> GroupStep:
-        made = GroupStep(plan.engine, plan.rule, plan.options, members, self._memory.captured)
+    def _make_step(self, index: int, plan: Plan, members: Members) -> GroupStep | None:
+        """The step of a group, remembered for the next time; None if there are no elements to step."""
+        made = None
+        if members.params:
+            made = GroupStep(plan.engine, plan.rule, plan.options, members, self._memory.captured)
         if not torch.compiler.is_compiling():
             known = self._memory.by_group.setdefault(index, {})
             if len(known) >= _MOST_REMEMBERED:
                 del known[next(iter(known))]
             known[tuple([parameter.grad is not None for parameter in self.param_groups[index]["params"]])] = made
-            made.remember([self.state[parameter] for parameter in members.params], tuple(members.state))
+            if made is not None:
+                made.remember([self.state[parameter] for parameter in members.params], tuple(members.state))
             self._memory.entries = list(self.state.values())
         return made
 
@@ -320,9 +336,6 @@ class RobustOptimizer(Optimizer):
         finally:
             handle.remove()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name not in ("_memory", "_given")}
-
     def __setstate__(self, saved: dict[str, Any]) -> None:
         super().__setstate__(saved)
         memory = self.__dict__.get("_memory")
@@ -343,7 +356,7 @@ class RobustOptimizer(Optimizer):
 
     def _name_engine(self, group: dict[str, Any]) -> str:
         try:
-            return choose_engine(group["params"], self._check_options(group)[1])
+            return choose_engine(group["params"], self._check_options(group)[1], quiet=True)
         except (RuntimeError, ValueError):  # which a step will raise
             return "none"
 

@@ -1,5 +1,6 @@
 """The options that every optimizer here shares, and how any option is checked."""
 
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -115,4 +116,12 @@ def warn_of_unknown_keys(optimizer: str, group: Mapping[str, Any], known: Mappin
         if key not in known and key not in _KEYS_OF_OTHERS:
             close = get_close_matches(str(key), known, 1)
             advice = f": did you mean {close[0]!r}?" if close else ""
-            warnings.warn(f"{key!r} in a parameter group has no effect on {optimizer}{advice}", stacklevel=4)
+            warn_user(f"{key!r} in a parameter group has no effect on {optimizer}{advice}")
+
+
+def warn_user(message: str) -> None:
+    """Warn, and show the line of the user's that led here."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("adaterm", "torch"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

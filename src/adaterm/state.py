@@ -129,9 +129,20 @@ def complete(
             fresh["bias_correction"].fill_(1.0)  # averages with a past have nothing left to correct
         for name in names:
             entry.setdefault(name, fresh[name])
+    _unify(entry, names, parameter)
     step = entry["step"]
     if engine == "fused" and (step.is_cpu != parameter.is_cpu or step.dtype != torch.float32):
         entry["step"] = step.to(parameter.device, torch.float32)
+
+
+def _unify(entry: dict[str, Tensor], names: tuple[str, ...], parameter: Tensor) -> None:
+    """Give mean, scale and scalars the parameter's device and one precision: models are moved and cast."""
+    mean, scale = entry["exp_avg"], entry["exp_scale"]
+    wide = torch.promote_types(torch.promote_types(mean.dtype, scale.dtype), state_dtype(parameter))
+    for name in names[1:]:
+        dtype = wide if name in STATE else wide.to_real()
+        if entry[name].dtype != dtype or entry[name].device != parameter.device:
+            entry[name] = entry[name].to(parameter.device, dtype)
 
 
 @torch.no_grad()
@@ -160,7 +171,8 @@ def _sum_squares(
     """The sum of squares of a gradient's elements, as the rule sees it; the same for any number of threads."""
     sign = 1.0 if grad_scale is None else 1.0 / grad_scale.reshape(()).to(gradient.device)
     sign = -sign if options.maximize else sign
-    flat = [torch.split(tensor.reshape(-1), _CHUNK) for tensor in as_reals([gradient, parameter])]
+    reals = as_reals([gradient.resolve_conj(), parameter])
+    flat = [torch.split(tensor.reshape(-1), _CHUNK) for tensor in reals]
     totals = []
     for part, stored in zip(*flat, strict=True):
         seen = direct(part.to(dtype), stored.to(dtype), sign, options.weight_decay, options.adds_decay)
@@ -204,8 +216,6 @@ def begin_shared_scales(
 
 def is_rehearsal(groups: list[dict[str, Any]], agreement: Agreement | None) -> bool:
     """Whether a first step has lr 0 and gradients of 0: torch's checkpoints take one, to make state."""
-    if torch.compiler.is_compiling():
-        return False
     if any((isinstance(group["lr"], Tensor) and not group["lr"].is_cpu) or group["lr"] != 0.0 for group in groups):
         return False
     params = [parameter for group in groups for parameter in group["params"]]

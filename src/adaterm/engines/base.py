@@ -70,7 +70,7 @@ class Block:
 def describe_variant(rule: Rule, options: Common) -> tuple[Any, ...]:
     """What the course of a step depends on; other options are numbers, which may change from step to step."""
     decay, lr = (options.adds_decay, options.shrinks), options.lr
-    modes = (options.stochastic_rounding, options.capturable, options.foreach, options.fused)
+    modes = (options.stochastic_rounding, options.capturable, options.differentiable, options.foreach, options.fused)
     return kind_of(rule), name_scalars(rule), decay, modes, lr.device if isinstance(lr, Tensor) else None
 
 

@@ -1,6 +1,5 @@
 """Which engine steps the parameters of a group: reference, foreach or fused."""
 
-import warnings
 from functools import lru_cache
 from types import NoneType
 from typing import NoReturn
@@ -16,7 +15,7 @@ from adaterm.engines.foreach import ForeachEngine
 from adaterm.engines.fused import is_dense
 from adaterm.engines.gpu import engine as gpu
 from adaterm.engines.reference import ReferenceEngine
-from adaterm.options import Common
+from adaterm.options import Common, warn_user
 
 _NEEDS = {
     "cuda": "Triton and a C compiler (pip install 'adaterm[gpu]')",
@@ -24,7 +23,7 @@ _NEEDS = {
 }
 
 
-def choose_engine(params: list[Tensor], options: Common) -> str:
+def choose_engine(params: list[Tensor], options: Common, quiet: bool = False) -> str:
     """The engine that the options ask for, or else the best there is for these parameters, which must have gradients.
 
     It is the same for all of a group's parameters.
@@ -41,7 +40,8 @@ def choose_engine(params: list[Tensor], options: Common) -> str:
         if all(map(_supports, params)) and all(map(_is_readable, params)):
             return "fused"
         for device in {parameter.device.type for parameter in params} & _find_missing():
-            _warn_of_missing(device)
+            if not quiet:
+                _warn_of_missing(device)
     if isinstance(options.lr, Tensor) and not options.capturable:
         return "reference"
     return "foreach" if _default_to_fused_or_foreach(params, options.differentiable)[1] else "reference"
@@ -100,8 +100,7 @@ def _refuse_fused(unsupported: list[Tensor]) -> NoReturn:
 @lru_cache
 def _warn_of_missing(device: str) -> None:
     """Say once why steps are slow."""
-    warnings.warn(
+    warn_user(
         f"adaterm's fused engine for {device} is missing, so steps are slow: it needs {_NEEDS[device]}. "
-        "Pass fused=False to do without it.",
-        stacklevel=8,
+        "Pass fused=False to do without it."
     )

@@ -46,7 +46,7 @@ class GroupStep:
         self._variant = describe_variant(rule, options)
         self._sharded = any(map(is_sharded, members.params))
         self._complex = any(parameter.is_complex() for parameter in members.params)
-        grads = [get_local_gradient(parameter) for parameter in members.params]
+        grads = [get_local_gradient(parameter).resolve_conj() for parameter in members.params]
         self._indices = _sort_alike(members.params, grads, members.state["exp_avg"])
         if engine == "fused":
             for name in ("exp_avg", "exp_scale"):
@@ -67,7 +67,10 @@ class GroupStep:
             return
         self._entries, self._get_state, self._width = entries, itemgetter(*names), len(names)
         params, state = self._find_tensors(entries)
-        tensors = self._list_arrays(params, state) + [get_local_gradient(parameter) for parameter in self.params]
+        grads = [get_local_gradient(parameter) for parameter in self.params]
+        first = {id(gradient): place for place, gradient in reversed(list(enumerate(grads)))}
+        self._same = [first[id(gradient)] for gradient in grads] if len(first) < len(grads) else None
+        tensors = self._list_arrays(params, state) + self._list_once(grads)
         sizes, strides = [list(tensor.size()) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
         self._guards = _TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         self._addresses = find_addresses(params + state)
@@ -86,10 +89,17 @@ class GroupStep:
         """Parameters, means and scales: all but the scalars of the state."""
         return params + state[1 :: self._width] + state[2 :: self._width]
 
-    def fits(self, rule: Rule, options: Common, grads: list[Any]) -> bool:
-        """Whether the step can be repeated with these gradients, rule and options; if so, it takes them.
+    def _list_once(self, grads: list[Tensor]) -> list[Tensor]:
+        """The gradients, each once, also where parameters share one: torch's guards want no tensor twice."""
+        if self._same is None:
+            return grads
+        return [gradient for place, gradient in enumerate(grads) if self._same[place] == place]
 
-        Addresses, sizes, strides, precisions, devices and kinds of all tensors must be as they were.
+    def fits(self, rule: Rule, options: Common, grads: list[Any]) -> bool:
+        """Whether the step can be repeated with these gradients, rule and options.
+
+        Sizes, strides, precisions, devices and kinds of all tensors must be as they were, and so must the addresses of
+        parameters and state.
         """
         if self._entries is None:
             return False
@@ -101,20 +111,24 @@ class GroupStep:
             if not self._has_same_shards(grads):
                 return False
             grads = list(map(get_local, grads))
-        if not self._guards.check(*self._list_arrays(params, state), *grads):
+        if self._same is not None and not all(grads[place] is grads[i] for i, place in enumerate(self._same)):
+            return False
+        if not self._guards.check(*self._list_arrays(params, state), *self._list_once(grads)):
             return False
         if find_addresses(params + state) != self._addresses:
             return False
-        if rule is not self.blocks[0].rule or options is not self.blocks[0].options:
-            if describe_variant(rule, options) != self._variant:
-                return False
-            for block in self.blocks:
-                block.rule, block.options = rule, options
-        whole = len(self.blocks) == 1
+        unchanged = rule is self.blocks[0].rule and options is self.blocks[0].options
+        return unchanged or describe_variant(rule, options) == self._variant
+
+    def take(self, rule: Rule, options: Common, grads: list[Any]) -> None:
+        """Take what a step that is repeated needs anew."""
+        if self._sharded:
+            grads = list(map(get_local, grads))
+        if self._complex:
+            grads = as_reals([gradient.resolve_conj() for gradient in grads])
         for block, indices in zip(self.blocks, self._indices, strict=True):
-            own = grads if whole else [grads[index] for index in indices]
-            block.grads = as_reals(own) if self._complex else own
-        return True
+            block.rule, block.options = rule, options
+            block.grads = grads if len(self.blocks) == 1 else [grads[index] for index in indices]
 
     def _has_same_shards(self, grads: list[Any]) -> bool:
         specs = [getattr(parameter, "_spec", None) for parameter in self.params]
@@ -162,8 +176,9 @@ class GroupStep:
 
     def skip(self) -> None:
         """Report that GradScaler had the step skipped."""
-        for engine in self.engines:
+        for block, engine in zip(self.blocks, self.engines, strict=True):
             engine.statistics.fill_(nan)
+            block.grads = []
 
     def end(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Let autograd know of what changed behind its back, and let go of the gradients."""
@@ -226,4 +241,4 @@ def count_elements(parameter: Tensor) -> int:
 
 def as_reals(tensors: list[Tensor]) -> list[Tensor]:
     """Complex tensors as pairs of reals, which share their memory."""
-    return [torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor for tensor in tensors]
+    return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]

@@ -38,7 +38,8 @@ class ReferenceEngine:
 
     def finish(self, sums: Tensor) -> None:
         """Weigh and move, with the sums of whole tensors."""
-        rows = [self._finish(index, sums[:, index]) for index in range(len(self.block.params))]
+        lr, on_host = self.block.read_lr(), self.block.on_host
+        rows = [self._finish(index, sums[:, index], lr, on_host) for index in range(len(self.block.params))]
         self.statistics = torch.stack(rows, dim=1).detach()
 
     def _gauge(self, index: int) -> Tensor:
@@ -49,11 +50,10 @@ class ReferenceEngine:
         terms = gauge(gradient, mean, block.scales[index], scalars, block.rule.numbers, block.rule.flags)
         return torch.stack([term.sum() for term in terms])
 
-    def _finish(self, index: int, sums: Tensor) -> Tensor:
+    def _finish(self, index: int, sums: Tensor, lr: Number, on_host: bool) -> Tensor:
         block, rule, options = self.block, self.block.rule, self.block.options
         stored, mean, scale, step = (lists[index] for lists in (block.params, block.means, block.scales, block.steps))
         library = equations if options.differentiable else _IN_PLACE
-        lr = block.read_lr()
 
         parameter = stored.to(mean.dtype)
         gradient = self._gradient(index, parameter)
@@ -61,7 +61,7 @@ class ReferenceEngine:
             parameter = library.shift(parameter, parameter, -equations.shrinkage(lr, options.weight_decay))
 
         step += 1
-        count = step.item() if block.on_host else step.to(mean.dtype)
+        count = step.item() if on_host else step.to(mean.dtype)
         size = measure(block.sizes[index], rule.needs_trigamma)
         weigh, move = stages_of(rule.family).weigh, stages_of(rule.family, library).move
         rates, scalars, statistics = weigh(sums, size, self._scalars(index), lr, count, rule.numbers, rule.flags)
