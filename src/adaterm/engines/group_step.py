@@ -46,7 +46,7 @@ class GroupStep:
         self._variant = describe_variant(rule, options)
         self._sharded = any(map(is_sharded, members.params))
         self._complex = any(parameter.is_complex() for parameter in members.params)
-        grads = [get_local_gradient(parameter).resolve_conj() for parameter in members.params]
+        grads = [_resolve(get_local_gradient(parameter)) for parameter in members.params]
         self._indices = _sort_alike(members.params, grads, members.state["exp_avg"])
         if engine == "fused":
             for name in ("exp_avg", "exp_scale"):
@@ -125,7 +125,7 @@ class GroupStep:
         if self._sharded:
             grads = list(map(get_local, grads))
         if self._complex:
-            grads = as_reals([gradient.resolve_conj() for gradient in grads])
+            grads = as_reals([_resolve(gradient) for gradient in grads])
         for block, indices in zip(self.blocks, self._indices, strict=True):
             block.rule, block.options = rule, options
             block.grads = grads if len(self.blocks) == 1 else [grads[index] for index in indices]
@@ -237,6 +237,11 @@ def _make_block(
 def count_elements(parameter: Tensor) -> int:
     """The number of a tensor's real numbers, on all ranks together."""
     return parameter.numel() * (2 if parameter.is_complex() else 1)
+
+
+def _resolve(gradient: Tensor) -> Tensor:
+    """A gradient whose conjugation was left for later, conjugated."""
+    return gradient.resolve_conj() if gradient.is_conj() else gradient
 
 
 def as_reals(tensors: list[Tensor]) -> list[Tensor]:
