@@ -137,10 +137,10 @@ def complete(
 
 def _unify(entry: dict[str, Tensor], names: tuple[str, ...], parameter: Tensor) -> None:
     """Give mean, scale and scalars the parameter's device and one precision: models are moved and cast."""
-    mean, scale = entry["exp_avg"], entry["exp_scale"]
-    wide = torch.promote_types(torch.promote_types(mean.dtype, scale.dtype), state_dtype(parameter))
+    tensors = (entry["exp_avg"], entry["exp_scale"], parameter)
+    real = torch.float64 if any(torch.finfo(tensor.dtype).bits == 64 for tensor in tensors) else torch.float32
     for name in names[1:]:
-        dtype = wide if name in STATE else wide.to_real()
+        dtype = real.to_complex() if name in STATE and parameter.is_complex() else real
         if entry[name].dtype != dtype or entry[name].device != parameter.device:
             entry[name] = entry[name].to(parameter.device, dtype)
 
