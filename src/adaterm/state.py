@@ -171,7 +171,7 @@ def _sum_squares(
     """The sum of squares of a gradient's elements, as the rule sees it; the same for any number of threads."""
     sign = 1.0 if grad_scale is None else 1.0 / grad_scale.reshape(()).to(gradient.device)
     sign = -sign if options.maximize else sign
-    reals = as_reals([gradient.resolve_conj(), parameter])
+    reals = as_reals([gradient.resolve_conj() if gradient.is_complex() else gradient, parameter])
     flat = [torch.split(tensor.reshape(-1), _CHUNK) for tensor in reals]
     totals = []
     for part, stored in zip(*flat, strict=True):

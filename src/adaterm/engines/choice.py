@@ -18,8 +18,8 @@ from adaterm.engines.reference import ReferenceEngine
 from adaterm.options import Common, warn_user
 
 _NEEDS = {
-    "cuda": "Triton and a C compiler (pip install 'adaterm[gpu]')",
-    "cpu": "Numba (pip install 'adaterm[cpu]')",
+    "cuda": "Triton and a C compiler (pip install triton)",
+    "cpu": "Numba (pip install numba)",
 }
 
 

@@ -241,7 +241,7 @@ def count_elements(parameter: Tensor) -> int:
 
 def _resolve(gradient: Tensor) -> Tensor:
     """A gradient whose conjugation was left for later, conjugated."""
-    return gradient.resolve_conj() if gradient.is_conj() else gradient
+    return gradient.resolve_conj() if gradient.is_complex() else gradient
 
 
 def as_reals(tensors: list[Tensor]) -> list[Tensor]:
