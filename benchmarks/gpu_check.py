@@ -4,17 +4,18 @@
 
 No step after the first waits for the device (torch's sync debug mode raises if one does), a CUDA graph replays what
 eager steps do, also between them, the engines agree in every precision, and repeat themselves bit for bit. The fused
-engine launches two kernels and copies one table however many tensors there are, needs no more memory than fused Adam,
-and takes a tensor of more than 2^31 elements; foreach launches as many kernels for 30 tensors as for one (torch
-splits longer lists: those counts are only reported) and stays within two scratch lists. torch.compile makes one graph
-that a new learning rate does not break, GradScaler skips bad steps, and stochastic rounding keeps what plain bfloat16
-loses. Ranks that share parameters follow a single process.
+engine launches two kernels (four where it judges batches) and copies one table however many tensors there are, needs no
+more memory than fused Adam, and takes a tensor of more than 2^31 elements; foreach launches as many kernels for 30
+tensors as for one (torch splits longer lists: those counts are only reported) and stays within two scratch lists.
+torch.compile makes one graph that a new learning rate does not break, GradScaler skips bad steps, and stochastic
+rounding keeps what plain bfloat16 loses. Ranks that share parameters follow a single process.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,34 @@ from torch.profiler import ProfilerActivity, profile
 
 import adaterm
 from adaterm.engines.cpu import engine as cpu
-from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS, Method
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
-from changes import CHANGES, compare, is_allowed
+from catalogue import measure_error
+from changes import CHANGES, CHANGES_OF_JUDGEMENT, compare, is_allowed
 from provenance import provenance
 
 DEVICE = "cuda"
 ENGINES = {"reference": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-METHODS = {name: method for name, method in PAPER_METHODS.items() if hasattr(adaterm, method.optimizer)}
+JUDGING = {
+    **OUR_METHODS,
+    "RobustAdamW, usual norm": Method("RobustAdamW", {"window": 12, "max_norm": "auto", "weight_decay": 0.1}),
+    "RobustAdamW, no weights": Method("RobustAdamW", {"window": 12, "dof": inf, "maximize": True}),
+}
+METHODS = {name: method for name, method in PAPER_METHODS.items() if hasattr(adaterm, method.optimizer)} | JUDGING
+FEW = [
+    name
+    for name in METHODS
+    if name not in ("Large init", "AdaTerm (Uncentered)", "AdaTerm (AdaBias)", "t-AdaBelief", "At-AdaBelief")
+    and "as published" not in name
+]
+"""The methods without those whose kernels are near duplicates of others'."""
+MAIN: list[type[Any]] = [adaterm.AdaTerm, adaterm.RobustAdamW]
 
 
-def optimizer(method: str, params: list[Tensor], **flags: Any) -> torch.optim.Optimizer:
-    chosen = PAPER_METHODS[method]
+def optimizer(method: str, params: list[Tensor], **flags: Any) -> Any:
+    chosen = METHODS[method]
     return getattr(adaterm, chosen.optimizer)(params, **(chosen.options | flags))
 
 
@@ -56,7 +71,7 @@ def give_gradients(params: list[Tensor], seed: int) -> None:
 
 
 def no_synchronisation() -> Iterator[tuple[str, Any]]:
-    for method in METHODS:
+    for method in FEW:
         for flags in ENGINES.values():
             for capturable in (False, True):
                 params = parameters()
@@ -67,6 +82,8 @@ def no_synchronisation() -> Iterator[tuple[str, Any]]:
                     torch.cuda.set_sync_debug_mode("error" if step else "default")
                     tested.step()
                     tested.statistics()
+                    if method in JUDGING:
+                        tested.batch_statistics()
                     torch.cuda.set_sync_debug_mode("default")
     yield "steps that waited for the device", 0
 
@@ -76,16 +93,11 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 2e-2, to
 STATE_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 2e-4, torch.float16: 2e-4}
 
 
-def difference(one: Tensor, other: Tensor) -> float:
-    one, other = one.detach().double(), other.detach().double()
-    return ((one - other).abs().max() / other.abs().max().clamp_min(1e-300)).item()
-
-
 def engines_agree() -> Iterator[tuple[str, Any]]:
     steps = 200
     for dtype, bound in TOLERANCE.items():
         worst = {(name, what): 0.0 for name in ENGINES for what in ("parameters", "state")}
-        for method in METHODS:
+        for method in METHODS if dtype == torch.float32 else FEW:
             ends = {}
             for name, flags in ENGINES.items():
                 params = parameters(dtype=dtype)
@@ -97,10 +109,10 @@ def engines_agree() -> Iterator[tuple[str, Any]]:
             wanted, right = ends["reference"]
             for name, (params, tested) in ends.items():
                 for a, b in zip(params, wanted, strict=True):
-                    worst[name, "parameters"] = max(worst[name, "parameters"], difference(a, b))
+                    worst[name, "parameters"] = max(worst[name, "parameters"], measure_error(a, b))
                     for key, value in right.state[b].items():
                         worst[name, "state"] = max(
-                            worst[name, "state"], difference(tested.state[a][key].to(DEVICE), value)
+                            worst[name, "state"], measure_error(tested.state[a][key].to(DEVICE), value)
                         )
         for (name, what), found in worst.items():
             if name != "reference":
@@ -113,7 +125,12 @@ def devices_agree() -> Iterator[tuple[str, Any]]:
     """The fused engines of GPU and CPU, for the same gradients; with those of a model, half precisions would differ."""
     for dtype in TOLERANCE if cpu.is_available() else ():
         worst = 0.0
-        for method in ("AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief"):  # every one is compiled for the CPU
+        for method in (
+            "AdaTerm",
+            "AdaTerm2",
+            "At-Adam",
+            "RobustAdamW, usual norm",
+        ):  # every one is compiled for the CPU
             params = parameters(dtype=dtype)
             others = [p.detach().cpu().requires_grad_() for p in params]
             tested, right = optimizer(method, params, fused=True), optimizer(method, others, fused=True)
@@ -125,56 +142,64 @@ def devices_agree() -> Iterator[tuple[str, Any]]:
                 right.step()
             for a, b in zip(params, others, strict=True):
                 for key, value in right.state[b].items():
-                    worst = max(worst, difference(tested.state[a][key].cpu(), value))
+                    worst = max(worst, measure_error(tested.state[a][key].cpu(), value))
         assert worst < STATE_TOLERANCE[dtype], (dtype, worst)
         yield f"largest relative difference of the states on GPU and CPU, {str(dtype).removeprefix('torch.')}", worst
 
 
 def changes_are_noticed() -> Iterator[tuple[str, Any]]:
     """Whatever a user does between two steps, on the GPU's engines."""
-    for name in ("fused", "foreach"):
-        found = max(compare(change, DEVICE, **ENGINES[name]) for change in CHANGES if is_allowed(change, name))
-        yield f"largest relative difference after one of {len(CHANGES)} changes between steps, {name}", found
-        assert found < 1e-5, (name, found)
+    for tested, changes in (("AdaTerm", CHANGES), ("RobustAdamW", CHANGES + CHANGES_OF_JUDGEMENT)):
+        for name in ("fused", "foreach"):
+            allowed = [change for change in changes if is_allowed(change, name)]
+            found = max(compare(change, DEVICE, tested, **ENGINES[name]) for change in allowed)
+            yield (
+                f"largest relative difference after one of {len(changes)} changes between steps, {tested}, {name}",
+                found,
+            )
+            assert found < 1e-5, (tested, name, found)
 
 
 def complex_beside_real() -> Iterator[tuple[str, Any]]:
     """One group with real and complex parameters, default options."""
-    ends = []
-    for flags in ({}, ENGINES["reference"]):
-        params = [*parameters(3), *(torch.view_as_complex(p.detach().reshape(-1, 2)).clone() for p in parameters(1))]
-        params = [parameter.detach().requires_grad_() for parameter in params]
-        tested = adaterm.AdaTerm(params, lr=0.1, **flags)
-        for step in range(20):
-            give_gradients([torch.view_as_real(p.detach()) if p.is_complex() else p for p in params], step)
-            for p in params:
-                if p.is_complex():
-                    p.grad = torch.ones_like(p) * (step + 1j)
-            tested.step()
-        ends.append(params)
-    pairs = [map(torch.view_as_real, pair) if pair[0].is_complex() else pair for pair in zip(*ends, strict=True)]
-    found = max(difference(*pair) for pair in pairs)
-    yield "largest relative difference, real and complex parameters in one group", found
-    assert found < 1e-5, found
+    for kind in MAIN:
+        ends = []
+        for flags in ({}, ENGINES["reference"]):
+            flat = [p.detach().reshape(-1, 2) for p in parameters(1)]
+            params = [*parameters(3), *(torch.view_as_complex(pairs).clone() for pairs in flat)]
+            params = [parameter.detach().requires_grad_() for parameter in params]
+            tested = kind(params, lr=0.1, **flags)
+            for step in range(20):
+                give_gradients([torch.view_as_real(p.detach()) if p.is_complex() else p for p in params], step)
+                for p in params:
+                    if p.is_complex():
+                        p.grad = torch.ones_like(p) * (step + 1j)
+                tested.step()
+            ends.append(params)
+        pairs = [map(torch.view_as_real, pair) if pair[0].is_complex() else pair for pair in zip(*ends, strict=True)]
+        found = max(measure_error(*pair) for pair in pairs)
+        yield f"largest relative difference, real and complex parameters in one group, {kind.__name__}", found
+        assert found < 1e-5, found
 
 
 def runs_repeat() -> Iterator[tuple[str, Any]]:
-    ends = []
-    for _ in range(3):
-        generator = torch.Generator(DEVICE).manual_seed(0)
-        params = [torch.randn(size, generator=generator, device=DEVICE) for size in (3_000_001, 5, 70_000)]
-        tested = adaterm.AdaTerm(params, fused=True)
-        for step in range(50):
-            give_gradients(params, step)
-            tested.step()
-        ends.append(params)
-    assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(end, ends[0], strict=True))
-    yield "runs that were equal bit for bit, fused", len(ends)
+    for method in ("AdaTerm", "RobustAdamW, usual norm"):
+        ends = []
+        for _ in range(3):
+            generator = torch.Generator(DEVICE).manual_seed(0)
+            params = [torch.randn(size, generator=generator, device=DEVICE) for size in (3_000_001, 5, 70_000)]
+            tested = optimizer(method, params, fused=True)
+            for step in range(50):
+                give_gradients(params, step)
+                tested.step()
+            ends.append([tensor for p in params for tensor in (p, *tested.state[p].values())])
+        assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(end, ends[0], strict=True))
+        yield f"runs that were equal bit for bit, fused, {method}", len(ends)
 
 
 def graphs_replay() -> Iterator[tuple[str, Any]]:
     worst = 0.0
-    for method in METHODS:
+    for method in FEW:
         for flags in ENGINES.values():
             lr = torch.tensor(1e-3, device=DEVICE)
             replayed, eager = parameters(), parameters()
@@ -197,13 +222,15 @@ def graphs_replay() -> Iterator[tuple[str, Any]]:
                 graph.replay()
                 other.step()
             worst = max(worst, *((a - b).abs().max().item() for a, b in zip(replayed, eager, strict=True)))
+            for a, b in zip(replayed, eager, strict=True):
+                worst = max(worst, *(measure_error(one.state[a][key], value) for key, value in other.state[b].items()))
     assert worst == 0.0, worst
     yield "largest difference of graph replay and eager steps", worst
 
 
 def graphs_last() -> Iterator[tuple[str, Any]]:
     """A graph still replays what it recorded after eager steps with other gradients and another learning rate."""
-    for method in METHODS:
+    for method in FEW:
         for flags in ENGINES.values():
             mixed, eager = parameters(), parameters()
             one, other = (optimizer(method, p, lr=1e-3, **flags, capturable=True) for p in (mixed, eager))
@@ -216,7 +243,7 @@ def graphs_last() -> Iterator[tuple[str, Any]]:
                 one.step()
             give_gradients(eager, 0)
             other.step()
-            for step in range(1, 13):
+            for step in range(1, 19):
                 give_gradients(eager, step)
                 rate = 1e-3 if step % 3 else 1e-2
                 one.param_groups[0]["lr"] = other.param_groups[0]["lr"] = rate
@@ -250,7 +277,7 @@ def activity(step: Callable[[], Any]) -> tuple[int, int]:
 
 
 def few_kernels() -> Iterator[tuple[str, Any]]:
-    for method in ("AdaTerm", "At-Adam"):
+    for method, most in (("AdaTerm", 2), ("At-Adam", 2), ("RobustAdamW", 4), ("RobustAdamW (clipped)", 4)):
         least = sys.maxsize
         for count in (1, 30, 148, 2000):
             params = parameters(count)
@@ -270,7 +297,7 @@ def few_kernels() -> Iterator[tuple[str, Any]]:
             held = [p.grad for p in params]  # so that new gradients have new addresses
             give_gradients(params, 2)
             launches, copies = activity(single.step)
-            assert (launches, copies) == (2, 1), (method, count, launches, copies)
+            assert (launches, copies) == (most, 1), (method, count, launches, copies)
             yield f"kernels and copies a step, {method}(fused=True), {count} tensors", [launches, copies]
             del held
 
@@ -279,10 +306,14 @@ def memory() -> Iterator[tuple[str, Any]]:
     peaks = {}
     rivals: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
         "Adam(foreach=True)": lambda params: torch.optim.Adam(params, foreach=True),
+        "AdamW(fused=True)": lambda params: torch.optim.AdamW(params, fused=True),
         "Adam(fused=True)": lambda params: torch.optim.Adam(params, fused=True),
         "AdaTerm(foreach=True)": lambda params: adaterm.AdaTerm(params, foreach=True),
         "AdaTerm(fused=True)": lambda params: adaterm.AdaTerm(params, fused=True),
         "AtAdam(fused=True)": lambda params: adaterm.AtAdam(params, fused=True),
+        "RobustAdamW(foreach=True)": lambda params: adaterm.RobustAdamW(params, foreach=True),
+        "RobustAdamW(fused=True)": lambda params: adaterm.RobustAdamW(params, fused=True),
+        "RobustAdamW(fused=True), clipped": lambda params: adaterm.RobustAdamW(params, max_norm="auto", fused=True),
     }
     for name, make in rivals.items():
         torch.cuda.empty_cache()
@@ -306,70 +337,77 @@ def memory() -> Iterator[tuple[str, Any]]:
         yield f"scratch memory of a step, in models, {name}", scratch
         assert scratch < (0.01 if "fused" in name else 2.01), (name, scratch)
         del params, tested
-    for name in ("AdaTerm(fused=True)", "AtAdam(fused=True)"):
-        ratio = peaks[name] / peaks["Adam(fused=True)"]
-        yield f"peak memory relative to Adam(fused=True), {name}", ratio
+    for name, rival in {
+        "AdaTerm(fused=True)": "Adam(fused=True)",
+        "AtAdam(fused=True)": "Adam(fused=True)",
+        "RobustAdamW(fused=True)": "AdamW(fused=True)",
+        "RobustAdamW(fused=True), clipped": "AdamW(fused=True)",
+    }.items():
+        ratio = peaks[name] / peaks[rival]
+        yield f"peak memory relative to {rival}, {name}", ratio
         assert ratio < 1.01, (name, ratio)
 
 
 def huge_tensor() -> Iterator[tuple[str, Any]]:
     size = 2**31 + 12_345
-    ends = []
-    for flags in ({"fused": True}, {"foreach": False}):
-        generator = torch.Generator(DEVICE).manual_seed(0)
-        parameter = torch.zeros(size, device=DEVICE)
-        tested = adaterm.AdaTerm([parameter], lr=0.1, init_scale="gradient", **flags)
-        for _ in range(2):
-            parameter.grad = torch.randn(size, generator=generator, device=DEVICE)
-            tested.step()
-        ends.append(parameter)
-        del tested
-        parameter.grad = None
-        torch.cuda.empty_cache()
-    worst = max(
-        ((a - b).abs().max() / b.abs().max()).item() for a, b in zip(*(e.split(2**28) for e in ends), strict=True)
-    )
-    assert worst < 1e-5, worst
-    yield f"largest relative difference of fused and reference, a tensor of {size} elements", worst
+    for method in ("AdaTerm (gradient init)", "RobustAdamW (clipped)"):
+        ends = []
+        for flags in ({"fused": True}, {"foreach": False}):
+            generator = torch.Generator(DEVICE).manual_seed(0)
+            parameter = torch.zeros(size, device=DEVICE)
+            tested = optimizer(method, [parameter], lr=0.1, **flags)
+            for _ in range(2):
+                parameter.grad = torch.randn(size, generator=generator, device=DEVICE)
+                tested.step()
+            ends.append(parameter)
+            del tested
+            parameter.grad = None
+            torch.cuda.empty_cache()
+        worst = max(
+            ((a - b).abs().max() / b.abs().max()).item() for a, b in zip(*(e.split(2**28) for e in ends), strict=True)
+        )
+        assert worst < 1e-5, worst
+        yield f"largest relative difference of fused and reference, a tensor of {size} elements, {method}", worst
+        del ends, parameter
 
 
 def rounding() -> Iterator[tuple[str, Any]]:
     """Updates of a thousandth of the parameter's unit in the last place: lost by plain rounding."""
-    ends = {}
-    for name, flags in ENGINES.items():
-        for stochastic in (False, True):
-            parameter = torch.ones(100_000, device=DEVICE, dtype=torch.bfloat16)
-            tested = adaterm.AdaTerm(
-                [parameter], lr=1e-5, stochastic_rounding=stochastic, init_scale="gradient", **flags
-            )
-            for step in range(200):
-                parameter.grad = torch.ones_like(parameter) * (1.0 + 0.1 * (step % 3))
-                tested.step()
-            ends[name, stochastic] = parameter
-    exact = torch.ones(1, device=DEVICE)
-    tested = adaterm.AdaTerm([exact], lr=1e-5, init_scale="gradient", foreach=False)
-    for step in range(200):
-        exact.grad = torch.ones_like(exact) * (1.0 + 0.1 * (step % 3))
-        tested.step()
-    wanted = 1.0 - exact.item()
-    for (name, stochastic), found in ends.items():
-        moved = 1.0 - found.double().mean().item()
-        yield f"path in bfloat16, of that in float32, {name}, stochastic rounding {stochastic}", moved / wanted
-        assert (abs(moved / wanted - 1.0) < 0.05) if stochastic else moved == 0.0, (name, moved, wanted)
-    same = (ends["fused", True] == ends["reference", True]).double().mean().item()
-    yield "parameters that fused and reference round alike", same
+    for method in ("AdaTerm (gradient init)", "RobustAdamW, usual norm"):
+        ends = {}
+        for name, flags in ENGINES.items():
+            for stochastic in (False, True):
+                parameter = torch.ones(100_000, device=DEVICE, dtype=torch.bfloat16)
+                tested = optimizer(method, [parameter], lr=1e-5, stochastic_rounding=stochastic, **flags)
+                for step in range(200):
+                    parameter.grad = torch.ones_like(parameter) * (1.0 + 0.1 * (step % 3))
+                    tested.step()
+                ends[name, stochastic] = parameter
+        exact = torch.ones(1, device=DEVICE)
+        tested = optimizer(method, [exact], lr=1e-5, foreach=False)
+        for step in range(200):
+            exact.grad = torch.ones_like(exact) * (1.0 + 0.1 * (step % 3))
+            tested.step()
+        wanted = 1.0 - exact.item()
+        for (name, stochastic), found in ends.items():
+            moved = 1.0 - found.double().mean().item()
+            what = f"{method}, {name}, stochastic rounding {stochastic}"
+            yield f"path in bfloat16, of that in float32, {what}", moved / wanted
+            assert (abs(moved / wanted - 1.0) < 0.05) if stochastic else moved == 0.0, (what, moved, wanted)
+        same = (ends["fused", True] == ends["reference", True]).double().mean().item()
+        yield f"parameters that fused and reference round alike, {method}", same
 
 
 def state_moves_between_devices() -> Iterator[tuple[str, Any]]:
-    for capturable in (False, True):
+    for kind, capturable in ((kind, capturable) for kind in MAIN for capturable in (False, True)):
         host = [p.detach().cpu().requires_grad_() for p in parameters()]
         device = [p.detach().to(DEVICE).requires_grad_() for p in host]
-        one, other = adaterm.AdaTerm(host, capturable=capturable), adaterm.AdaTerm(device)
+        one, other = kind(host, capturable=capturable), kind(device)
         for p in host:
             p.grad = torch.ones_like(p)
         one.step()
         other.load_state_dict(one.state_dict())
-        assert all(other.state[p]["exp_avg"].is_cuda and other.state[p]["excess_dof"].is_cuda for p in device)
+        assert all(value.is_cuda for p in device for key, value in other.state[p].items() if key != "step")
         for p in device:
             p.grad = torch.ones_like(p)
         other.step()
@@ -379,25 +417,26 @@ def state_moves_between_devices() -> Iterator[tuple[str, Any]]:
 def compiles() -> Iterator[tuple[str, Any]]:
     from torch._dynamo.utils import counters
 
-    for flags in ENGINES.values():
-        torch._dynamo.reset()
-        counters.clear()
-        params = parameters()
-        tested = optimizer("AdaTerm", params, lr=torch.tensor(1e-3), **flags, capturable=True)
-        step = torch.compile(tested.step, fullgraph=True)
-        for count in range(6):
-            give_gradients(params, count)
-            step()
-            tested.param_groups[0]["lr"].mul_(0.5)
-        graphs = counters["stats"]["unique_graphs"]
-        assert graphs == 1, graphs
-    yield "graphs compiled for six learning rates", graphs
+    for method in ("AdaTerm", "RobustAdamW, usual norm"):
+        for flags in ENGINES.values():
+            torch._dynamo.reset()
+            counters.clear()
+            params = parameters()
+            tested = optimizer(method, params, lr=torch.tensor(1e-3), **flags, capturable=True)
+            step = torch.compile(tested.step, fullgraph=True)
+            for count in range(6):
+                give_gradients(params, count)
+                step()
+                tested.param_groups[0]["lr"].mul_(0.5)
+            graphs = counters["stats"]["unique_graphs"]
+            assert graphs == 1, graphs
+        yield f"graphs compiled for six learning rates, {method}", graphs
 
 
 def scaler_skips() -> Iterator[tuple[str, Any]]:
-    for fused in (None, True, False):
+    for kind, fused in ((kind, fused) for kind in MAIN for fused in (None, True, False)):
         model = torch.nn.Linear(8, 4, device=DEVICE)
-        tested = adaterm.AdaTerm(model.parameters(), fused=fused)
+        tested = kind(model.parameters(), fused=fused)
         scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10)
         taken = []
         for poison in (1.0, float("inf"), 1.0):
@@ -405,11 +444,15 @@ def scaler_skips() -> Iterator[tuple[str, Any]]:
             with torch.autocast(DEVICE, dtype=torch.float16):
                 loss = model(torch.randn(16, 8, device=DEVICE)).square().mean() * poison
             scaler.scale(loss).backward()
+            before = [value.clone() for entry in tested.state.values() for value in entry.values()]
             scaler.step(tested)
             scaler.update()
+            after = [value for entry in tested.state.values() for value in entry.values()]
+            assert poison == 1.0 or all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
             taken.append(int(tested.state[model.weight]["step"]))
         assert taken == [1, 1, 2], taken
-        yield f"steps taken after a good, an infinite and a good loss under GradScaler, fused={fused}", taken
+        what = f"{kind.__name__}, fused={fused}"
+        yield f"steps taken after a good, an infinite and a good loss under GradScaler, {what}", taken
 
 
 def shards_follow() -> Iterator[tuple[str, Any]]:
@@ -419,7 +462,7 @@ def shards_follow() -> Iterator[tuple[str, Any]]:
     from ranks import Ranks
 
     ranks = Ranks(2)
-    few = ["AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief", "AdaTerm + L2 decay", "AdaTerm (gradient init)"]
+    few = ["AdaTerm", "AdaTerm2", "At-Adam", "AdaTerm + L2 decay", "AdaTerm (gradient init)", "RobustAdamW, usual norm"]
     for layout in ("fsdp", "tensor parallel", "with plain tensors"):
         assert layout in LAYOUTS
         for engine in ENGINES:

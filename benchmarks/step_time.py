@@ -1,16 +1,22 @@
-"""Time one optimizer step, side by side with torch's Adam, and write results/step_time/<device>.json and .png.
+"""Time one optimizer step, in turns with its rivals, and write results/step_time/<device>.json and .png.
 
     python benchmarks/step_time.py                             # everything, on a GPU if there is one
     python benchmarks/step_time.py --device cpu --shapes mlp resnet18
+    python benchmarks/step_time.py --shapes gpt2 --only RobustAdamW
     python benchmarks/step_time.py --also some.package:Optimizer
 
-Medians of repetitions; on a CPU the methods take turns, because other programs disturb them. The floor is the time to
-move the bytes that a step must move, at the speed of a copy measured in the same run: 28 bytes an element for Adam, 40
-for AdaTerm, of which large caches can save 12. With bfloat16 parameters AdaTerm keeps its state in float32 all the
-same, where Adam keeps bfloat16: 14 bytes against 30.
+Other programs disturb a host, from one minute to the next. So a method takes turns with fused Adam and its rival, in
+rounds of a few steps each, and every ratio is one of medians over the same rounds; replays of CUDA graphs take turns
+likewise. No more than three optimizers are alive at a time. What was measured is written after every model.
+
+The floor is the time to move the bytes that a step must move, at the speed of a copy measured in the same run: 28 bytes
+an element for Adam and AdamW, 40 for AdaTerm and RobustAdamW, of which large caches can save 12, and 40 where
+`clip_grad_norm_` reads and scales the gradients before. With bfloat16 parameters AdaTerm and RobustAdamW keep their
+state in float32 all the same, where Adam keeps bfloat16.
 """
 
 import argparse
+import gc
 import importlib
 import json
 import math
@@ -21,12 +27,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from model_shapes import SHAPES
 from provenance import provenance
+from step_time_report import BASE, draw, show
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
@@ -35,82 +44,64 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import adaterm
 from adaterm.engines.cpu import engine as cpu
 
-BYTES = {"float32": {"Adam": 28, "AdaTerm": 40}, "bfloat16": {"Adam": 14, "AdaTerm": 30}}
-
-
-def resnet18() -> list[tuple[int, ...]]:
-    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
-    before = 64
-    for width in (64, 128, 256, 512):
-        for block in range(2):
-            shapes += [(width, before if block == 0 else width, 3, 3), (width,), (width,), (width, width, 3, 3)]
-            shapes += [(width,), (width,)]
-            if block == 0 and before != width:
-                shapes += [(width, before, 1, 1), (width,), (width,)]
-        before = width
-    return [*shapes, (1000, 512), (1000,)]
-
-
-def gpt2() -> list[tuple[int, ...]]:
-    layer = [
-        (768,),
-        (768,),
-        (2304, 768),
-        (2304,),
-        (768, 768),
-        (768,),
-        (768,),
-        (768,),
-        (3072, 768),
-        (3072,),
-        (768, 3072),
-    ]
-    return [(50257, 768), (1024, 768), *([*layer, (768,)] * 12), (768,), (768,)]
-
-
-def vit() -> list[tuple[int, ...]]:
-    norm = [(768,), (768,)]
-    layer = [*norm, (2304, 768), (2304,), (768, 768), (768,), *norm, (3072, 768), (3072,), (768, 3072), (768,)]
-    return [(1, 1, 768), (1, 197, 768), (768, 3, 16, 16), (768,), *(layer * 12), *norm, (1000, 768), (1000,)]
-
-
-def llama() -> list[tuple[int, ...]]:
-    layer = [(2048, 2048), (512, 2048), (512, 2048), (2048, 2048), *[(8192, 2048)] * 2, (2048, 8192), (2048,), (2048,)]
-    return [(128256, 2048), *(layer * 16), (2048,)]
-
-
-def mlp(outputs: int) -> list[tuple[int, ...]]:
-    return [(128, 33), (128,), (128, 128), (128,), (outputs, 128), (outputs,)]
-
-
-SHAPES: dict[str, list[tuple[int, ...]]] = {
-    "mlp": [*mlp(8), *mlp(1)],  # an actor and a critic
-    "resnet18": resnet18(),
-    "vit": vit(),
-    "gpt2": gpt2(),
-    "llama": llama(),
-    "one": [(16384, 16384)],
+LEAN = "AdamW(fused=True)"  # whose memory others are compared with
+PAIR = "clip_grad_norm_ + AdamW(fused=True)"
+RIVALS = {
+    "AdaTerm(fused=True)": BASE,
+    "RobustAdamW()": "AdaTerm(fused=True)",
+    "RobustAdamW(max_norm=1.0)": PAIR,
+}
+BYTES = {
+    "float32": {"Adam": 28, "AdamW": 28, "clip_grad_norm_ + AdamW": 40, "AdaTerm": 40, "RobustAdamW": 40},
+    "bfloat16": {"Adam": 14, "AdamW": 14, "clip_grad_norm_ + AdamW": 20, "AdaTerm": 30, "RobustAdamW": 30},
 }
 ON_CPU = ("mlp", "resnet18")
 SHARDED = ("resnet18", "gpt2")
 IN_BF16 = ("resnet18", "gpt2", "llama")
+WARM, COUNTED, FEWEST = 2, 2, 5  # steps of a turn that do not count and that do, and rounds
+SECONDS = {"cuda": 0.7, "cpu": 3.0}
+
+Makers = dict[str, Callable[[list[Tensor]], Any]]
+Times = dict[str, dict[str, float]]
+Turns = Callable[[dict[str, Callable[[], float]]], dict[str, float]]
 
 
-def methods(device: str, also: list[str]) -> dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]]:
-    """What is timed, by name; the first one is what the others are compared with."""
-    found: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
-        "Adam(fused=True)": lambda params: torch.optim.Adam(params, fused=True),
-        "Adam(foreach=True)": lambda params: torch.optim.Adam(params, foreach=True),
-        "Adam(foreach=False)": lambda params: torch.optim.Adam(params, foreach=False),
-        "AdaTerm(foreach=True)": lambda params: adaterm.AdaTerm(params, foreach=True),
-        "AdaTerm(foreach=False)": lambda params: adaterm.AdaTerm(params, foreach=False),
+class ClippedAdamW:
+    """`clip_grad_norm_`, which changes gradients in place, and then fused AdamW, as people run both."""
+
+    def __init__(self, params: list[Tensor]) -> None:
+        self._optimizer = torch.optim.AdamW(params, fused=True)
+        self.param_groups = self._optimizer.param_groups
+
+    def step(self) -> None:
+        """Clip and step."""
+        torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
+        self._optimizer.step()
+
+
+def list_methods(device: str, also: list[str]) -> Makers:
+    """What is timed, by name; the first one is what all others are compared with."""
+    found: Makers = {
+        BASE: partial(torch.optim.Adam, fused=True),
+        LEAN: partial(torch.optim.AdamW, fused=True),
+        PAIR: ClippedAdamW,
     }
     if device == "cuda" or cpu.is_available():
-        found["AdaTerm(fused=True)"] = lambda params: adaterm.AdaTerm(params, fused=True)
+        found["AdaTerm(fused=True)"] = partial(adaterm.AdaTerm, fused=True)
+        found["RobustAdamW()"] = adaterm.RobustAdamW
+        found["RobustAdamW(max_norm=1.0)"] = partial(adaterm.RobustAdamW, max_norm=1.0)
+    for flag in (True, False):
+        found[f"Adam(foreach={flag})"] = partial(torch.optim.Adam, foreach=flag)
+        found[f"AdaTerm(foreach={flag})"] = partial(adaterm.AdaTerm, foreach=flag)
     for name in also:
         module, _, attribute = name.partition(":")
         found[attribute] = getattr(importlib.import_module(module), attribute)
     return found
+
+
+def list_rivals(name: str) -> tuple[str, ...]:
+    """The methods that take turns when this one is measured; it is the last of them."""
+    return tuple(dict.fromkeys((BASE, RIVALS.get(name, BASE), name)))
 
 
 def wait(device: str) -> None:
@@ -118,8 +109,15 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def seconds(action: Callable[[], Any], device: str) -> float:
-    """The wall time of one call, everything included."""
+def free_memory(device: str) -> None:
+    """Give back what optimizers had that are no longer used, also where they refer to themselves."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def time_call(action: Callable[[], Any], device: str) -> float:
+    """The seconds of one call, everything included."""
     wait(device)
     start = time.perf_counter()
     action()
@@ -127,86 +125,120 @@ def seconds(action: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
-def replayed(step: Callable[[], Any]) -> float:
-    """The time of a step as a CUDA graph, without the host's part."""
-    with torch.cuda.stream(torch.cuda.Stream()):
-        step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    times = []
-    for _ in range(30):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times)
-
-
-def stepped(optimizer: torch.optim.Optimizer, gradients: list[list[Tensor]], device: str) -> float:
-    """The wall time of a step with other gradient tensors than the last one had, as after a backward pass."""
+def time_step(optimizer: Any, gradients: list[list[Tensor]], device: str) -> float:
+    """The seconds of a step with other gradient tensors than the last one had, as after a backward pass."""
     params = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients.reverse()
     for parameter, gradient in zip(params, gradients[0], strict=True):
         parameter.grad = gradient
-    return seconds(optimizer.step, device)
+    return time_call(optimizer.step, device)
 
 
-def copy_speed(device: str) -> float:
+def time_replay(graph: torch.cuda.CUDAGraph) -> float:
+    """The seconds of a replay on the GPU, without the host's part."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def capture(optimizer: Any) -> torch.cuda.CUDAGraph:
+    """A step as a CUDA graph, which lives no longer than the optimizer; it has not stepped before."""
+    for group in optimizer.param_groups:
+        group["capturable"] = True
+    optimizer.step()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        optimizer.step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    return graph
+
+
+def take_turns(steps: dict[str, Callable[[], float]], seconds: float, rounds: int) -> dict[str, float]:
+    """Milliseconds of each: medians of rounds in which everyone steps a few times, and only its last steps count."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        for _ in range(WARM):
+            step()
+    end = time.perf_counter() + seconds
+    for count in range(max(rounds, FEWEST)):
+        if count >= FEWEST and time.perf_counter() > end:
+            break
+        for name, step in steps.items():
+            times[name] += [step() for _ in range(WARM + COUNTED)][WARM:]
+    return {name: 1e3 * statistics.median(row) for name, row in times.items()}
+
+
+def measure_copy(device: str) -> float:
     """Bytes a second that a copy reads and writes."""
     source = torch.randn(2**28 if device == "cuda" else 2**25, device=device)
     target = torch.empty_like(source)
     # on a CPU in place: elsewhere the target would be read, too, before it is written
     target = source if device == "cpu" else target
-    best = min(seconds(lambda: torch.add(source, 1.0, out=target), device) for _ in range(10))
+    best = min(time_call(lambda: torch.add(source, 1.0, out=target), device) for _ in range(10))
     return 2 * source.numel() * source.element_size() / best
 
 
-def measure(
-    shapes: list[tuple[int, ...]], device: str, dtype: torch.dtype, also: list[str], repetitions: int
-) -> dict[str, dict[str, float]]:
-    """Milliseconds a step of each method, eager and replayed as a graph, over the same parameters and gradients."""
-    params = [torch.randn(shape, device=device, dtype=dtype) for shape in shapes]
-    gradients = [[torch.randn_like(parameter) for parameter in params] for _ in range(2)]
-    makers = methods(device, also)
-    if device == "cpu":
-        return taking_turns({name: make(params) for name, make in makers.items()}, gradients, repetitions)
-    found = {}
-    for name, make in makers.items():
-        optimizer = make(params)
-        for _ in range(3):
-            stepped(optimizer, gradients, device)
-        count = max(5, min(repetitions, math.ceil(2.0 / stepped(optimizer, gradients, device))))
-        row = {"eager": 1e3 * statistics.median(stepped(optimizer, gradients, device) for _ in range(count))}
-        if "foreach=False" not in name:
-            for group in optimizer.param_groups:
-                group["capturable"] = True
-            optimizer.state.clear()
-            optimizer.step()
-            row["graph"] = 1e3 * replayed(optimizer.step)
-        found[name] = row
-        del optimizer
+def compare(makers: Makers, params: list[Tensor], gradients: list[list[Tensor]], device: str, turns: Turns) -> Times:
+    """Milliseconds a step of methods that take turns, eager and as graphs, over the same parameters and gradients."""
+    free_memory(device)
+    optimizers = {name: make(params) for name, make in makers.items()}
+    eager = turns({name: partial(time_step, each, gradients, device) for name, each in optimizers.items()})
+    found = {name: {"eager": took} for name, took in eager.items()}
+    if device == "cuda" and not any("foreach=False" in name for name in makers):
+        optimizers.clear()
+        free_memory(device)
+        optimizers |= {name: make(params) for name, make in makers.items()}
+        graphs = {name: capture(each) for name, each in optimizers.items()}
+        for name, took in turns({name: partial(time_replay, graph) for name, graph in graphs.items()}).items():
+            found[name]["graph"] = took
     return found
 
 
-def taking_turns(
-    optimizers: dict[str, torch.optim.Optimizer], gradients: list[list[Tensor]], repetitions: int
-) -> dict[str, dict[str, float]]:
-    """Each method's median, of rounds in which every method steps a few times and its last step counts."""
-    times: dict[str, list[float]] = {name: [] for name in optimizers}
-    once = sum(stepped(optimizer, gradients, "cpu") for optimizer in optimizers.values() for _ in range(3)) / 3
-    for _ in range(max(repetitions, min(10 * repetitions, int(3.0 / once)))):
-        for name, optimizer in optimizers.items():
-            for _ in range(3):
-                stepped(optimizer, gradients, "cpu")
-            times[name].append(stepped(optimizer, gradients, "cpu"))
-    return {name: {"eager": 1e3 * statistics.median(row)} for name, row in times.items()}
+def measure_memory(make: Callable[[list[Tensor]], Any], params: list[Tensor], gradients: list[list[Tensor]]) -> int:
+    """Bytes on the GPU at the peak of a step, beside parameters and gradients, when there is state already."""
+    free_memory("cuda")
+    before = torch.cuda.memory_allocated()
+    optimizer = make(params)
+    for _ in range(3):
+        time_step(optimizer, gradients, "cuda")
+    torch.cuda.reset_peak_memory_stats()
+    time_step(optimizer, gradients, "cuda")
+    return torch.cuda.max_memory_allocated() - before
 
 
-def measure_sharded(shapes: list[tuple[int, ...]], device: str, repetitions: int) -> dict[str, float]:
+def measure(
+    shapes: list[tuple[int, ...]], dtype: str, device: str, makers: Makers, chosen: list[str], turns: Turns
+) -> dict[str, Any]:
+    """What one model's tensors show of the chosen methods, as the parts of the record."""
+    params = [torch.randn(shape, device=device, dtype=getattr(torch, dtype)) for shape in shapes]
+    gradients = [[torch.randn_like(parameter) for parameter in params] for _ in range(2)]
+    found: dict[str, Any] = {"elements": sum(map(math.prod, shapes))}
+    if device == "cuda":
+        compared = dict.fromkeys((LEAN, *chosen))
+        found["memory"] = {name: measure_memory(makers[name], params, gradients) for name in compared}
+        found["memory ratios"] = {name: size / found["memory"][LEAN] for name, size in found["memory"].items()}
+    times: dict[str, Times] = {}
+    for name in chosen:
+        times[name] = compare({it: makers[it] for it in list_rivals(name)}, params, gradients, device, turns)
+    found["times"] = times
+    found["ratios"] = {name: divide(rows, name, BASE) for name, rows in times.items()}
+    rivals = {name: rival for name, rival in RIVALS.items() if name in times}
+    found["rivals"] = {f"{name} / {rival}": divide(times[name], name, rival) for name, rival in rivals.items()}
+    return found
+
+
+def divide(times: Times, name: str, other: str) -> dict[str, float]:
+    """How many times as long as the other's a method's step takes, of each kind."""
+    return {kind: took / times[other][kind] for kind, took in times[name].items()}
+
+
+def measure_sharded(shapes: list[tuple[int, ...]], device: str, makers: Makers, turns: Turns) -> dict[str, float]:
     """Milliseconds a step on DTensors, of which this rank has an eighth, in a process group that pretends to be eight.
 
     Its messages cost nothing: what is measured is the work of the host, and the kernels.
@@ -216,34 +248,16 @@ def measure_sharded(shapes: list[tuple[int, ...]], device: str, repetitions: int
         mesh = init_device_mesh(device, (8,))
         locals_ = [torch.randn(max(1, math.ceil(shape[0] / 8)), *shape[1:], device=device) for shape in shapes]
 
-        def shard(tensor: Tensor) -> Tensor:
-            return DTensor.from_local(tensor.clone(), mesh, [Shard(0)], run_check=False)
+        def shard() -> list[Tensor]:
+            return [DTensor.from_local(tensor.clone(), mesh, [Shard(0)], run_check=False) for tensor in locals_]
 
-        makers = methods(device, [])
-        chosen = {name: makers[name] for name in ("Adam(fused=True)", "AdaTerm(fused=True)") if name in makers}
-        optimizers = {name: make([shard(t).requires_grad_() for t in locals_]) for name, make in chosen.items()}
-        times: dict[str, list[float]] = {name: [] for name in optimizers}
-        for count in range(repetitions + 5):
-            for name, optimizer in optimizers.items():
-                for parameter, tensor in zip(optimizer.param_groups[0]["params"], locals_, strict=True):
-                    parameter.grad = shard(tensor)
-                took = seconds(optimizer.step, device)
-                if count >= 5:
-                    times[name].append(took)
-        return {name: 1e3 * statistics.median(row) for name, row in times.items()}
+        def step(optimizer: Any) -> float:
+            return time_step(optimizer, [shard()], device)
+
+        optimizers = {name: make([tensor.requires_grad_() for tensor in shard()]) for name, make in makers.items()}
+        return turns({name: partial(step, optimizer) for name, optimizer in optimizers.items()})
     finally:
         dist.destroy_process_group()
-
-
-def show(times: dict[str, dict[str, float]], ratios: dict[str, dict[str, float]], floors: dict[str, float]) -> None:
-    """A table: milliseconds, multiples of fused Adam, and how much of the floor's speed is reached."""
-    kinds = [kind for kind in ("eager", "graph") if kind in times["Adam(fused=True)"]]
-    print(f"  {'':24}" + "".join(f"{kind + ', ms':>12}{'x Adam':>9}" for kind in kinds) + f"{'of floor':>10}")
-    for name, row in times.items():
-        cells = "".join(f"{row[k]:12.4f}{ratios[name][k]:9.3f}" if k in row else " " * 21 for k in kinds)
-        floor = floors.get(name.partition("(")[0])
-        best = row.get("graph", row["eager"])
-        print(f"  {name:24}{cells}" + (f"{floor / best:10.0%}" if floor else ""), flush=True)
 
 
 FIRST = """
@@ -257,7 +271,7 @@ print(time.perf_counter() - start)
 """
 
 
-def first_steps() -> dict[str, float]:
+def measure_first_steps() -> dict[str, float]:
     """Seconds of the first step of a process on a CPU: when it has to compile, and when that is on disk."""
     with tempfile.TemporaryDirectory() as folder:
         command, environment = [sys.executable, "-c", FIRST], os.environ | {"NUMBA_CACHE_DIR": folder}
@@ -265,76 +279,71 @@ def first_steps() -> dict[str, float]:
     return {name: float(run.stdout) for name, run in zip(("compiled", "from disk"), runs, strict=True)}
 
 
-def draw(record: dict[str, Any], path: Path) -> None:
-    """Each method's time as a multiple of fused Adam's."""
-    from matplotlib.figure import Figure
-
-    ratios = record["ratios"]
-    first = next(iter(ratios.values()))
-    kinds = [kind for kind in ("graph", "eager") if kind in first["Adam(fused=True)"]]
-    shades = dict(zip(first, ("black", "#E69F00", "#D55E00", "#56B4E9", "#999999", "#0072B2"), strict=False))
-    figure = Figure(figsize=(7.5 * len(kinds), 4.2), dpi=150, layout="constrained")
-    for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
-        names = [name for name in first if name != "Adam(fused=True)" and kind in first[name]]
-        for place, name in enumerate(names):
-            at = [index + 0.8 * ((place + 0.5) / len(names) - 0.5) for index in range(len(ratios))]
-            heights = [row[name][kind] for row in ratios.values()]
-            bars = axes.bar(at, heights, 0.75 / len(names), label=name, color=shades.get(name))
-            axes.bar_label(
-                bars, [f"{height:.0f}" if height > 9.95 else f"{height:.2f}" for height in heights], fontsize=5
-            )
-        axes.axhline(1.0, color="black", linewidth=0.8)
-        axes.set(yscale="log", title={"graph": "replayed as a CUDA graph", "eager": "eager, everything included"}[kind])
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set_ylabel("times Adam(fused=True)")
-        axes.set_xticks(range(len(ratios)), [name.replace(", ", "\n") for name in ratios])
-        axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    figure.suptitle(f"Time of a step relative to Adam(fused=True), {record['device']}: lower is better")
-    figure.savefig(path)
-
-
-def main() -> None:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, help="default: all on a GPU, the small ones on a CPU")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="methods with one of these in the name")
     parser.add_argument("--also", nargs="*", default=[], metavar="MODULE:CLASS", help="other optimizers to time")
-    parser.add_argument("--repetitions", type=int, default=50)
+    parser.add_argument("--repetitions", type=int, default=500, help="rounds of a comparison, at most")
+    parser.add_argument("--seconds", type=float, help="of a comparison, about; default: 0.7 on a GPU, 3 on a CPU")
     parser.add_argument("--out", type=Path, default=Path("results/step_time"))
     parser.add_argument("--draw", type=Path, metavar="JSON", help="only draw the figure of an earlier run")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args, start = read_arguments(), time.perf_counter()
     if args.draw:
         draw(json.loads(args.draw.read_text()), args.draw.with_suffix(".png"))
         return
-    chosen = args.shapes or (SHAPES if args.device == "cuda" else ON_CPU)
-    name = torch.cuda.get_device_name() if args.device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
-    speed = copy_speed(args.device)
-    record: dict[str, Any] = {"copy, bytes a second": speed, "times": {}, "elements": {}, "ratios": {}, "floors": {}}
-    cases = [(shape, shape, "float32") for shape in chosen]
-    if args.device == "cuda":
-        cases += [(f"{shape}, bf16", shape, "bfloat16") for shape in chosen if shape in IN_BF16]
-    for case, shape, dtype in cases:
-        elements = sum(math.prod(size) for size in SHAPES[shape])
-        print(f"{case}: {len(SHAPES[shape])} tensors, {elements / 1e6:.3g} M elements", flush=True)
-        times = measure(SHAPES[shape], args.device, getattr(torch, dtype), args.also, args.repetitions)
-        base = times["Adam(fused=True)"]
-        record["elements"][case], record["times"][case] = elements, times
-        record["ratios"][case] = {n: {k: v / base[k] for k, v in row.items()} for n, row in times.items()}
-        record["floors"][case] = {n: 1e3 * elements * size / speed for n, size in BYTES[dtype].items()}
-        show(times, record["ratios"][case], record["floors"][case])
-    if args.device == "cpu" and cpu.is_available():
-        record["first step, seconds"] = first_steps()
-        print(f"first step, seconds: {record['first step, seconds']}")
-    record["sharded"] = {}
-    for shape in SHARDED:
-        row = record["sharded"][shape] = measure_sharded(SHAPES[shape], args.device, args.repetitions)
-        text = ", ".join(f"{method} {time:.3f} ms" for method, time in row.items())
-        print(f"{shape} in eight shards: {text}: {row['AdaTerm(fused=True)'] / row['Adam(fused=True)']:.3f} x Adam")
+    gc.freeze()  # so that looking for what can be freed takes no time
+    device, makers = args.device, list_methods(args.device, args.also)
+    chosen = [name for name in makers if name != BASE and any(text in name for text in args.only)]
+    if not chosen:
+        sys.exit(f"no method has one of these in its name: {', '.join(args.only)}")
+    seconds, shapes = args.seconds or SECONDS[device], args.shapes or (SHAPES if device == "cuda" else ON_CPU)
+    turns = partial(take_turns, seconds=seconds, rounds=args.repetitions)
+    described = torch.cuda.get_device_name() if device == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    record: dict[str, Any] = {"copy, bytes a second": measure_copy(device)}
     args.out.mkdir(parents=True, exist_ok=True)
-    record |= provenance(name)
-    (args.out / f"{args.device}.json").write_text(json.dumps(record, indent=1) + "\n")
-    draw(record, args.out / f"{args.device}.png")
+    file = args.out / f"{device}.json"
+
+    def keep(**parts: Any) -> None:
+        """Write what there is after every part: a run that is cut off leaves that."""
+        for part, values in parts.items():
+            record.setdefault(part, {}).update(values)
+        taken = {"seconds of the run": time.perf_counter() - start}
+        file.write_text(json.dumps(record | taken | provenance(described), indent=1) + "\n")
+
+    cases = [(shape, shape, "float32") for shape in shapes]
+    if device == "cuda":
+        cases += [(f"{shape}, bf16", shape, "bfloat16") for shape in shapes if shape in IN_BF16]
+    for case, shape, dtype in cases:
+        found = measure(SHAPES[shape], dtype, device, makers, chosen, turns)
+        scale = 1e3 * found["elements"] / record["copy, bytes a second"]
+        found["floors"] = {name: scale * size for name, size in BYTES[dtype].items()}
+        print(f"{case}: {len(SHAPES[shape])} tensors, {found['elements'] / 1e6:.3g} M elements")
+        show(found)
+        sys.stdout.flush()
+        keep(**{part: {case: values} for part, values in found.items()})
+    if device == "cpu" and cpu.is_available():
+        keep(**{"first step, seconds": measure_first_steps()})
+        print(f"first step, seconds: {record['first step, seconds']}")
+    sharded = {name: makers[name] for tested in RIVALS if tested in chosen for name in list_rivals(tested)}
+    for shape in SHARDED:
+        if sharded and (not args.shapes or shape in args.shapes):
+            longer = partial(turns, seconds=seconds * len(sharded))
+            row = measure_sharded(SHAPES[shape], device, sharded, longer)
+            keep(sharded={shape: row})
+            print(f"{shape} in eight shards:")
+            for name, took in row.items():
+                print(f"  {name:36}{took:12.4f} ms{took / row[BASE]:9.3f} x Adam", flush=True)
+    print(f"{time.perf_counter() - start:.0f} seconds, written to {file}")
+    try:
+        draw(json.loads(file.read_text()), file.with_suffix(".png"))
+    except ImportError:
+        print(f"no figure, for want of matplotlib; elsewhere: python benchmarks/step_time.py --draw {file}")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,13 @@ from math import inf
 import torch
 
 import adaterm
-from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS
 
-METHODS = {name: method for name, method in PAPER_METHODS.items() if hasattr(adaterm, method.optimizer)}
+PUBLISHED = {name: method for name, method in PAPER_METHODS.items() if hasattr(adaterm, method.optimizer)}
 """Every method of the paper that is ours, by its name."""
+
+METHODS = {**PUBLISHED, **OUR_METHODS}
+"""Every method, by its name."""
 
 COMBINED = {
     "AdaTerm2 + AdaBias": ("AdaTerm", {"scale_update": "analytic", "adaptive_bias_correction": True}),
@@ -20,11 +23,25 @@ COMBINED = {
     "At-Adam + L2 decay": ("AtAdam", {"weight_decay": 0.1, "dof": 3.0}),
     "t-Adam, Gaussian": ("TAdam", {"dof": inf}),
     "Gradient init + AdaTerm2": ("AdaTerm", {"init_scale": "gradient", "scale_update": "analytic"}),
+    "Gradient init + AdaBias": ("AdaTerm", {"init_scale": "gradient", "adaptive_bias_correction": True}),
+    "RobustAdamW, soon judging": ("RobustAdamW", {"window": 12, "weight_decay": 0.1}),
+    "RobustAdamW, usual norm": ("RobustAdamW", {"window": 12, "max_norm": "auto"}),
+    "RobustAdamW, no weights": ("RobustAdamW", {"window": 12, "dof": inf, "maximize": True, "weight_decay": 0.1}),
+    "RobustAdamW, no batch excluded": ("RobustAdamW", {"window": 12, "threshold": inf}),
 }
 RULES = {**METHODS, **COMBINED}
 """The methods, and options of theirs combined."""
 
-OPTIMIZERS = ["AdaTerm", "TAdam", "AtAdam", "TAdaBelief", "AtAdaBelief", "AdaBelief"]
+JUDGING = [rule for rule, (optimizer, _) in RULES.items() if optimizer == "RobustAdamW"]
+"""The rules that judge whole batches; they have windows, and keep their second average as `exp_avg_sq`."""
+
+SEPARATE = [rule for rule in RULES if rule not in JUDGING]
+"""The rules for which every tensor is a matter of its own."""
+
+OPTIMIZERS = ["AdaTerm", "TAdam", "AtAdam", "TAdaBelief", "AtAdaBelief", "AdaBelief", "RobustAdamW"]
+MAIN = ["AdaTerm", "RobustAdamW"]
+"""The optimizers for daily use: what people do to one is tested with both."""
+
 ENGINES = {"reference": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 """On a CPU; test_gpu has the kernels for GPUs."""
 
@@ -59,8 +76,15 @@ def train(optimizer, params, steps, start=0):
         optimizer.step()
 
 
+def measure_error(actual, wanted):
+    """The largest difference, relative to the largest finite entry wanted; equal infinities do not differ."""
+    actual, wanted = actual.detach().double(), wanted.detach().double()
+    differences = torch.where(actual == wanted, 0.0, (actual - wanted).abs())
+    largest = torch.where(wanted.isfinite(), wanted, 0.0).abs().max()
+    return (differences.max() / largest.clamp_min(1e-300)).item()
+
+
 def assert_close(actual, wanted, tolerance, what=""):
     """Within a tolerance relative to the largest entry wanted."""
-    actual, wanted = actual.detach().double(), wanted.detach().double()
-    error = ((actual - wanted).abs().max() / wanted.abs().max().clamp_min(1e-300)).item()
+    error = measure_error(actual, wanted)
     assert error <= tolerance, f"{what}: off by {error:.2e}, allowed {tolerance:.0e}"

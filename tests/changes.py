@@ -1,6 +1,7 @@
 """What users do between two steps; every engine must notice, on every device. Run by test_repeat and gpu_check."""
 
 import torch
+from catalogue import measure_error
 
 import adaterm
 
@@ -24,15 +25,15 @@ def weight_decay(optimizer, params):
 
 
 def new_beta(optimizer, params):
-    optimizer.param_groups[0]["beta"] = 0.8
+    optimizer.param_groups[0] |= {"betas": (0.8, 0.95)} if judges(optimizer) else {"beta": 0.8}
 
 
 def another_rule(optimizer, params):
-    optimizer.param_groups[0]["min_dof"] = 7.0
+    optimizer.param_groups[0] |= {"dof": 7.0, "threshold": 2.0} if judges(optimizer) else {"min_dof": 7.0}
 
 
 def another_kind_of_rule(optimizer, params):
-    optimizer.param_groups[0]["scale_update"] = "analytic"
+    optimizer.param_groups[0] |= {"max_norm": "auto"} if judges(optimizer) else {"scale_update": "analytic"}
 
 
 def maximize(optimizer, params):
@@ -56,7 +57,8 @@ def a_state_tensor_replaced(optimizer, params):
 
 
 def a_scalar_replaced(optimizer, params):
-    optimizer.state[params[0]]["excess_dof"] = optimizer.state[params[0]]["excess_dof"] * 2.0
+    name = "scale_correction" if judges(optimizer) else "excess_dof"
+    optimizer.state[params[0]][name] = optimizer.state[params[0]][name] * 0.5
 
 
 def a_users_own_entry(optimizer, params):
@@ -75,7 +77,7 @@ def a_state_transposed_in_place(optimizer, params):
 
 def a_states_precision_changed(optimizer, params):
     entry = optimizer.state[params[0]]
-    for name in ("exp_avg", "exp_scale", "excess_dof"):
+    for name in entry.keys() - {"step"}:
         entry[name].data = entry[name].data.double()
 
 
@@ -139,6 +141,70 @@ def state_loaded(optimizer, params):
 
 
 CHANGES = [value for value in list(vars().values()) if getattr(value, "__module__", None) == __name__]
+"""What concerns every optimizer."""
+
+
+def another_window(optimizer, params):
+    for group in optimizer.param_groups:
+        group["window"] = 15 if group["window"] == 11 else 11
+
+
+def another_window_where_its_keeper_has_no_gradient(optimizer, params):
+    another_window(optimizer, params)
+    params[0].grad = None
+
+
+def a_window_replaced(optimizer, params):
+    optimizer.state[params[1]]["log_distances"] = optimizer.state[params[1]]["log_distances"] + 1.0
+
+
+def a_window_in_place(optimizer, params):
+    optimizer.state[params[1]]["log_distances"] += 1.0
+
+
+def a_windows_data_swapped(optimizer, params):
+    window = optimizer.state[params[1]]["log_distances"]
+    window.data = window.data + 1.0
+
+
+def the_batches_replaced(optimizer, params):
+    optimizer.state[params[0]]["batches"] = optimizer.state[params[0]]["batches"] - 1.0
+
+
+def the_batches_in_place(optimizer, params):
+    optimizer.state[params[0]]["batches"] -= 1.0
+
+
+def the_batches_data_swapped(optimizer, params):
+    batches = optimizer.state[params[0]]["batches"]
+    batches.data = batches.data - 1.0
+
+
+def the_batches_forgotten(optimizer, params):
+    for entry in optimizer.state.values():
+        entry.pop("batches", None)
+
+
+def the_keeper_of_the_batches_forgotten(optimizer, params):
+    optimizer.state.pop(params[0], None)
+
+
+def the_keeper_of_the_batches_without_gradient(optimizer, params):
+    params[0].grad = None
+
+
+def no_more_clipping(optimizer, params):
+    optimizer.param_groups[0]["max_norm"] = 1.0 if optimizer.param_groups[0]["max_norm"] is None else None
+
+
+CHANGES_OF_JUDGEMENT = [
+    value for value in list(vars().values()) if getattr(value, "__module__", None) == __name__ and value not in CHANGES
+]
+"""What concerns an optimizer that judges batches by what it remembers."""
+
+
+def judges(optimizer):
+    return isinstance(optimizer, adaterm.RobustAdamW)
 
 
 def is_allowed(change, engine):
@@ -146,12 +212,17 @@ def is_allowed(change, engine):
     return (change, engine) != (tensor_lr, "foreach")
 
 
-def run(change, device, **flags):
+RUNS = {"AdaTerm": ({}, 9, (3, 4, 7)), "RobustAdamW": ({"window": 12}, 20, (3, 4, 13, 16))}
+"""For each optimizer: options, how many steps, and before which of them something changes."""
+
+
+def run(change, device, name="AdaTerm", **flags):
     """Steps with a change before some of them; the parameters and the optimizer."""
+    options, steps, changed = RUNS[name]
     generator = torch.Generator().manual_seed(0)
     params = [torch.randn(shape, generator=generator).to(device).requires_grad_() for shape in SHAPES]
-    optimizer = adaterm.AdaTerm(params, lr=0.1, **flags)
-    for step in range(9):
+    optimizer = getattr(adaterm, name)(params, lr=0.1, **options, **flags)
+    for step in range(steps):
         generator = torch.Generator().manual_seed(step)
         for parameter in params:
             gradient = torch.randn(parameter.shape, generator=generator).to(parameter)
@@ -159,20 +230,19 @@ def run(change, device, **flags):
                 parameter.grad.copy_(gradient)  # in place, as training without set_to_none has it
             else:
                 parameter.grad = gradient
-        if step in (3, 4, 7):
+        if step in changed:
             change(optimizer, params)
         optimizer.step()
     return params, optimizer
 
 
-def compare(change, device, **flags):
+def compare(change, device, name="AdaTerm", **flags):
     """The largest relative difference from the reference engine, of parameters and of state."""
-    (params, tested), (others, wanted) = run(change, device, **flags), run(change, device, foreach=False)
+    (params, tested), (others, wanted) = run(change, device, name, **flags), run(change, device, name, foreach=False)
     worst = 0.0
     for a, b in zip(params, others, strict=True):
         pairs = [(tested.state[a][name], value) for name, value in wanted.state[b].items()]
         pairs += [] if a.dtype == torch.float16 else [(a, b)]
         for one, other in pairs:
-            one, other = one.detach().double().cpu(), other.detach().double().cpu()
-            worst = max(worst, ((one - other).abs().max() / other.abs().max().clamp_min(1e-300)).item())
+            worst = max(worst, measure_error(one.cpu(), other.cpu()))
     return worst

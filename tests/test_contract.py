@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from catalogue import ENGINES, OPTIMIZERS, RULES, assert_close, give_gradients, make, parameters, train
+from catalogue import ENGINES, JUDGING, MAIN, OPTIMIZERS, RULES, assert_close, give_gradients, make, parameters, train
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -20,6 +20,7 @@ from adaterm.engines.gpu import engine as gpu
 from adaterm.options import Common
 
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+either = pytest.mark.parametrize("name", MAIN)
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 SCHEDULERS = {
@@ -52,7 +53,11 @@ def test_the_signature_begins_as_adam_does(name):
     ours, adam = (list(inspect.signature(cls).parameters) for cls in (getattr(adaterm, name), torch.optim.Adam))
     wanted = [option.replace("betas", "beta") if name == "AdaTerm" else option for option in adam[:5]]
     assert ours[:5] == wanted
-    assert {"maximize", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"} < set(ours)
+    options = {"maximize": True, "foreach": False, "fused": False, "capturable": True, "differentiable": False}
+    options |= {"stochastic_rounding": True}
+    options |= {} if name == "RobustAdamW" else {"decoupled_weight_decay": True}  # whose decay always is
+    optimizer = build(name, parameters(), **options)
+    assert {option: optimizer.param_groups[0][option] for option in options} == options
 
 
 @every_optimizer
@@ -61,18 +66,21 @@ def test_the_state_has_the_documented_names(name):
     optimizer = build(name, params)
     train(optimizer, params, 1)
     own = {
-        "AdaTerm": {"excess_dof"},
-        "AdaBelief": set(),
-        "TAdam": {"weight_sum"},
-        "TAdaBelief": {"weight_sum"},
-    }.get(name, {"weight_sum", "log_distance_avg", "log_distance_var"})
-    assert set(optimizer.state[params[0]]) == {"step", "exp_avg", "exp_scale"} | own
+        "AdaTerm": {"exp_scale", "excess_dof"},
+        "AdaBelief": {"exp_scale"},
+        "TAdam": {"exp_scale", "weight_sum"},
+        "TAdaBelief": {"exp_scale", "weight_sum"},
+        "RobustAdamW": {"exp_avg_sq", "mean_correction", "scale_correction", "log_distances"},
+    }.get(name, {"exp_scale", "weight_sum", "log_distance_avg", "log_distance_var"})
+    history = {"batches"} if name == "RobustAdamW" else set()  # one for all parameters
+    assert set(optimizer.state[params[0]]) == {"step", "exp_avg"} | own | history
+    assert all(set(optimizer.state[parameter]) == {"step", "exp_avg"} | own for parameter in params[1:])
 
 
 @every_engine
 @every_optimizer
 def test_groups_have_their_own_options(name, engine):
-    """Two groups with different options equal two optimizers."""
+    """Two groups with different options equal two optimizers, as long as no batch is judged."""
     together, apart = parameters(), parameters()
     second = {"lr": 0.1, "weight_decay": 0.2, "eps": 1e-4, "maximize": True}
     optimizer = build(name, together[:2], **ENGINES[engine])
@@ -234,23 +242,29 @@ def test_autograd_goes_through_a_differentiable_step(rule):
         optimizer.state[parameter].update(make_state(rule, mean.clone(), scale.clone()))
         optimizer.step()
         state = optimizer.state[parameter]
-        return parameter, state["exp_avg"], state["exp_scale"]
+        return parameter, state["exp_avg"], state[optimizer.scale_name]
 
     def make_state(rule, mean, scale):
         blank = torch.zeros(4, dtype=torch.float64, requires_grad=True)
         blank.grad = torch.ones_like(blank)
         filled = make(rule, [blank], eps=1e-2)
         filled.step()
-        return filled.state[blank] | {"exp_avg": mean, "exp_scale": scale}
+        past = {}
+        if rule in JUDGING:  # as if it had seen enough to judge by
+            past = {name: filled.state[blank][name] for name in ("log_distances", "batches")}
+            past = {name: torch.linspace(-1, 1, value.shape[-1]).expand_as(value) for name, value in past.items()}
+            past = {name: value.double() for name, value in past.items()}
+        return filled.state[blank] | {"exp_avg": mean, filled.scale_name: scale} | past
 
     assert torch.autograd.gradcheck(step, leaves)
 
 
-def test_a_differentiable_step_keeps_complex_state_complex():
+@either
+def test_a_differentiable_step_keeps_complex_state_complex(name):
     parameter = torch.randn(3, dtype=torch.complex128, requires_grad=True).clone()
     gradient = torch.randn(3, dtype=torch.complex128, requires_grad=True)
     parameter.grad = gradient.clone()
-    optimizer = adaterm.AdaTerm([parameter], differentiable=True)
+    optimizer = build(name, [parameter], differentiable=True)
     optimizer.step()
     assert optimizer.state[parameter]["exp_avg"].is_complex()
     assert not optimizer.statistics()[parameter].trust.requires_grad
@@ -258,9 +272,10 @@ def test_a_differentiable_step_keeps_complex_state_complex():
     assert gradient.grad.abs().sum() > 0
 
 
-def test_a_grad_scaler_skips_what_it_must():
+@either
+def test_a_grad_scaler_skips_what_it_must(name):
     model = nn.Linear(3, 2)
-    optimizer = adaterm.AdaTerm(model.parameters())
+    optimizer = build(name, model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for poison, steps in ((1.0, 1), (float("inf"), 1), (1.0, 2)):
         optimizer.zero_grad()
@@ -271,6 +286,7 @@ def test_a_grad_scaler_skips_what_it_must():
 
 
 FUSED = ["AdaTerm", "AdaTerm2", "AdaTerm + L2 decay", "At-Adam", "t-AdaBelief (as published)", "AdaBelief"]
+FUSED += ["RobustAdamW, usual norm"]
 """The rules whose loops are compiled for half precisions too, which takes seconds each."""
 
 
@@ -315,7 +331,7 @@ def test_the_default_engine_is_the_best_there_is(monkeypatch):
 
 def test_the_engine_can_be_seen():
     params = parameters()
-    assert "Engines: fused" in repr(adaterm.AdaTerm(params))
+    assert all("Engines: fused" in repr(build(name, params)) for name in OPTIMIZERS)
     assert "Engines: foreach, reference" in repr(
         adaterm.AdaTerm([{"params": params[:1], "foreach": True}, {"params": params[1:], "foreach": False}])
     )
@@ -323,12 +339,13 @@ def test_the_engine_can_be_seen():
 
 
 @every_engine
-def test_real_and_complex_parameters_in_one_group(engine):
+@pytest.mark.parametrize("rule", ["AdaTerm + decoupled decay", "RobustAdamW, soon judging"])
+def test_real_and_complex_parameters_in_one_group(rule, engine):
     ends = []
     for flags in (ENGINES[engine], {"foreach": False}):
         params = [*parameters(), torch.ones(3, 2, dtype=torch.complex64, requires_grad=True)]
-        optimizer = adaterm.AdaTerm(params, lr=0.1, weight_decay=0.1, decoupled_weight_decay=True, **flags)
-        for step in range(6):
+        optimizer = make(rule, params, lr=0.1, **flags)
+        for step in range(16):
             give_gradients(params[:-1], step)
             params[-1].grad = torch.full((3, 2), step - 1j).conj()
             optimizer.step()
@@ -342,13 +359,11 @@ def test_real_and_complex_parameters_in_one_group(engine):
 
 
 @every_engine
-def test_nothing_changes_before_all_that_can_be_refused_was(engine):
+@either
+def test_nothing_changes_before_all_that_can_be_refused_was(name, engine):
     params, embedding = parameters(), nn.Embedding(5, 2, sparse=True)
-    groups = [
-        {"params": params, "weight_decay": 0.1, "decoupled_weight_decay": True},
-        {"params": embedding.parameters()},
-    ]
-    optimizer = adaterm.AdaTerm(groups, **ENGINES[engine])
+    decay = {"weight_decay": 0.1, "decoupled_weight_decay": True}
+    optimizer = build(name, [{"params": params, **decay}, {"params": embedding.parameters()}], **ENGINES[engine])
     give_gradients(params, 0)
     embedding(torch.tensor([1])).sum().backward()
     before = [parameter.detach().clone() for parameter in params]

@@ -8,7 +8,7 @@ from math import inf, nan
 
 import pytest
 import torch
-from catalogue import OPTIMIZERS, RULES, SHAPES, assert_close, give_gradients, make, parameters, train
+from catalogue import JUDGING, OPTIMIZERS, RULES, SHAPES, assert_close, give_gradients, make, parameters, train
 
 import adaterm
 from adaterm.engines.cpu import engine as cpu
@@ -27,19 +27,24 @@ def _threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def end(threads, shapes=LARGE, steps=4, **flags):
+def end(threads, rule="AdaTerm", shapes=LARGE):
+    """Steps with large tensors: as many as a rule needs to do all that it does."""
     torch.set_num_threads(threads)
     params = parameters(shapes)
-    optimizer = adaterm.AdaTerm(params, lr=0.1, **{"fused": True, **flags})
-    train(optimizer, params, steps)
+    optimizer = make(rule, params, lr=0.1, fused=True)
+    train(optimizer, params, count_steps(rule))
     return params, optimizer
 
 
-@pytest.mark.parametrize("init_scale", ["eps", "gradient"])
-def test_any_number_of_threads_gives_the_same_bits(init_scale):
-    wanted, right = end(1, init_scale=init_scale)
+def count_steps(rule):
+    return 13 if rule in JUDGING else 4
+
+
+@pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm (gradient init)", "RobustAdamW, usual norm"])
+def test_any_number_of_threads_gives_the_same_bits(rule):
+    wanted, right = end(1, rule)
     for threads in (2, 3, 7):
-        params, optimizer = end(threads, init_scale=init_scale)
+        params, optimizer = end(threads, rule)
         for a, b in zip(params, wanted, strict=True):
             assert torch.equal(a, b), (threads, tuple(a.shape))
             for name, value in right.state[b].items():
@@ -89,15 +94,15 @@ def follow(rule, shapes, steps, spoil):
             assert_close(tested.state[a][name], value, 1e-5, name)
 
 
-@pytest.mark.parametrize("rule", ["AdaTerm", "At-Adam", "AdaTerm + L2 decay"])
+@pytest.mark.parametrize("rule", ["AdaTerm", "At-Adam", "AdaTerm + L2 decay", "RobustAdamW, usual norm"])
 def test_large_tensors_follow_the_reference(rule):
     torch.set_num_threads(2)
-    follow(rule, LARGE, 4, spoil=True)
+    follow(rule, LARGE, count_steps(rule), spoil=True)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_it_follows_the_reference_for_200_steps(rule):
-    follow(rule, SHAPES, 200, spoil=False)
+def test_it_follows_the_reference_for_long(rule):
+    follow(rule, SHAPES, 80 if rule in JUDGING else 200, spoil=False)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -121,15 +126,17 @@ def test_gradscalers_contract(name):
 
 
 STEP = """
-import torch, adaterm
+import sys, torch, adaterm
 parameter = torch.zeros(5, requires_grad=True)
 parameter.grad = torch.ones(5)
-adaterm.AdaTerm([parameter], fused=True).step()
+getattr(adaterm, sys.argv[1])([parameter], fused=True).step()
 """
 
 
-def test_what_was_compiled_is_found_again(tmp_path):
+@pytest.mark.parametrize("name", ["AdaTerm", pytest.param("RobustAdamW", marks=pytest.mark.slow)])
+def test_what_was_compiled_is_found_again(tmp_path, name):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DEBUG_CACHE": "1", "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-c", STEP]
+    command = [sys.executable, "-c", STEP, name]
     runs = [subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in range(2)]
     assert ["data loaded from" in run.stdout for run in runs] == [False, True]
+    assert "data saved to" not in runs[1].stdout

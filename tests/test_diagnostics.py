@@ -77,6 +77,28 @@ def test_a_monitor_counts_what_was_excluded():
     assert monitor.summary() == summary
 
 
+def test_a_monitor_sees_the_trust_in_batches():
+    """What has an ordinary distance is distrusted with its batch, but only what is not finite is excluded."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = adaterm.RobustAdamW(model.named_parameters(), window=12)
+    monitor = adaterm.Monitor(optimizer)
+    for step in range(20):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
+        if step == 3:
+            model.weight.grad[0, 0] = nan
+        if step == 15:
+            model.weight.grad *= 1e6
+        optimizer.step()
+    summary = monitor.summary()
+    assert summary["weight"][:2] == (20, 1)
+    assert summary["bias"][:2] == (20, 0)
+    for each in summary.values():
+        assert each.least_trust < 1e-6
+        assert each.mean_trust > 0.5
+        assert each.dof == 3.0
+
+
 def test_a_monitor_names_what_has_no_name():
     params = parameters()
     optimizer = adaterm.TAdam([{"params": params[:2]}, {"params": params[2:]}])

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from catalogue import ENGINE_TOLERANCE, RULES, assert_close, give_gradients, make, parameters, train
+from catalogue import ENGINE_TOLERANCE, JUDGING, RULES, assert_close, give_gradients, make, parameters, train
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import adaterm
 from adaterm import equations
 from adaterm.binding import bind, stages_of
+from adaterm.equations import Pace
 from adaterm.rules import AdaTermRule, measure
 
 
@@ -34,12 +34,12 @@ def test_foreach_follows_the_reference(rule, dtype):
     compare(rule, dtype)
 
 
-@pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm2", "At-Adam", "AdaBelief"])
+@pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm2", "At-Adam", "AdaBelief", "RobustAdamW, usual norm"])
 def test_step_counts_and_learning_rate_may_live_on_the_device(rule):
     compare(rule, torch.float64, lr=torch.tensor(1e-2, dtype=torch.float64), capturable=True)
 
 
-@pytest.mark.parametrize("rule", ["AdaTerm", "At-Adam", "AdaTerm (AdaBias)"])
+@pytest.mark.parametrize("rule", ["AdaTerm", "At-Adam", "AdaTerm (AdaBias)", "RobustAdamW, usual norm"])
 def test_capturable_changes_nothing(rule):
     ends = []
     for capturable in (False, True):
@@ -50,11 +50,12 @@ def test_capturable_changes_nothing(rule):
         assert_close(a, b, 1e-6)  # the step count is a float32
 
 
-def test_one_group_may_mix_precisions_and_step_counts():
+@pytest.mark.parametrize("rule", ["AdaTerm (gradient init)", "RobustAdamW, soon judging"])
+def test_one_group_may_mix_precisions_and_step_counts(rule):
     def run(foreach):
         params = [p for dtype in ENGINE_TOLERANCE for p in parameters(dtype=dtype)]
-        optimizer = adaterm.AdaTerm(params, lr=0.1, foreach=foreach, init_scale="gradient")
-        for step in range(12):
+        optimizer = make(rule, params, lr=0.1, foreach=foreach)
+        for step in range(20):
             give_gradients(params, step)
             for parameter in params[step % 2 :: 3]:
                 parameter.grad = None
@@ -63,18 +64,20 @@ def test_one_group_may_mix_precisions_and_step_counts():
 
     (wanted, reference), (params, tested) = run(False), run(True)
     for a, b in zip(params, wanted, strict=True):
-        assert_close(a, b, ENGINE_TOLERANCE[a.dtype])
+        shared = 1e-5 if rule in JUDGING else 0.0  # one judgement for all, no closer than that of float32
+        assert_close(a, b, max(shared, ENGINE_TOLERANCE[a.dtype]))
         assert tested.state[a]["step"] == reference.state[b]["step"]
 
 
 @pytest.mark.parametrize("foreach", [False, True])
-def test_memory_layout_does_not_matter(foreach):
+@pytest.mark.parametrize("rule", ["AdaTerm (gradient init)", "RobustAdamW, usual norm"])
+def test_memory_layout_does_not_matter(rule, foreach):
     def run(layout):
         params = [
             layout(tensor).requires_grad_() for tensor in (torch.ones(4, 6, 5, 3), torch.arange(24.0).view(1, 2, 3, 4))
         ]
-        optimizer = adaterm.AdaTerm(params, foreach=foreach, init_scale="gradient")
-        for step in range(6):
+        optimizer = make(rule, params, foreach=foreach)
+        for step in range(14):
             give_gradients(params, step)
             for parameter in params[: step % 2]:
                 parameter.grad = layout(parameter.grad)
@@ -109,8 +112,11 @@ class Operations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("steps_differ", [False, True])
-@pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm2 + AdaBias", "At-Adam"])
-def test_foreach_takes_as_many_operations_for_many_tensors(rule, steps_differ):
+@pytest.mark.parametrize(
+    ("rule", "most"),
+    {"AdaTerm": 150, "AdaTerm2 + AdaBias": 150, "At-Adam": 150, "RobustAdamW, usual norm": 500}.items(),
+)
+def test_foreach_takes_as_many_operations_for_many_tensors(rule, most, steps_differ):
     counts = []
     for number in (2, 50):
         params = parameters([(4, 3)] * number)
@@ -121,7 +127,7 @@ def test_foreach_takes_as_many_operations_for_many_tensors(rule, steps_differ):
         with Operations() as operations:
             optimizer.step()
         counts.append(operations.count)
-    assert counts[0] == counts[1] < 150
+    assert counts[0] == counts[1] < most
 
 
 class ScratchMemory(TorchDispatchMode):
@@ -143,7 +149,10 @@ class ScratchMemory(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize(("rule", "lists"), {"AdaTerm": 2, "AdaTerm + L2 decay": 2, "AdaBelief": 1}.items())
+@pytest.mark.parametrize(
+    ("rule", "lists"),
+    {"AdaTerm": 2, "AdaTerm + L2 decay": 2, "AdaBelief": 1, "RobustAdamW": 2, "RobustAdamW, usual norm": 2}.items(),
+)
 def test_foreach_needs_few_scratch_lists(rule, lists):
     """At most two buffers as large as all parameters, however many operations there are."""
     params = parameters([(128, 64)] * 5)
@@ -165,8 +174,9 @@ def test_equations_run_under_vmap():
         scalars = rule.Scalars(torch.tensor(1e-5).double(), 0.0)
         options = rule.numbers, rule.flags
         for step, gradient in enumerate(gradients, start=1):
-            sums = [term.sum() for term in stages.gauge(gradient, mean, scale, scalars, *options)]
-            rates, scalars, _ = stages.weigh(sums, measure(4), scalars, 1e-2, step, *options)
+            sums = stages.gauge(gradient, mean, scale, scalars, *options)
+            pace = Pace(lr=1e-2, weight_decay=0.0, step=step)
+            rates, scalars, *_ = stages.weigh(sums, measure(4), scalars, None, None, pace, *options)
             mean, scale, parameter = stages.move(gradient, mean, scale, parameter, rates, *options)
         return parameter
 

@@ -1,6 +1,7 @@
-"""What the README shows works as it stands there."""
+"""What the README and its pages show works as it stands there."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +11,91 @@ from adaterm_bench.methods import PAPER_METHODS
 ROOT = Path(__file__).parents[1]
 
 
+def run_page(page):
+    """Every Python block of a page, in order, as one program; what it prints."""
+    blocks = (ROOT / page).read_text().split("```python\n")[1:]
+    program = "\n".join(block.split("```")[0] for block in blocks)
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+
+def load(record):
+    return json.loads((ROOT / "results" / record).read_text())
+
+
 def test_the_demo_runs_and_records_where_its_numbers_come_from(tmp_path):
-    command = [sys.executable, "examples/demo.py", "--steps", "60", "--seeds", "1", "--out", str(tmp_path)]
+    command = [sys.executable, "examples/demo.py", "--steps", "20", "--seeds", "1", "--out", str(tmp_path)]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "test error" in shown
-    assert (tmp_path / "demo.png").stat().st_size > 10_000
+    assert "loss, none bad" in shown
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("demo.png", "levels.png"))
     record = json.loads((tmp_path / "demo.json").read_text())
-    assert {"table", "command", "versions", "device", "commit", "seeds", "settings"} <= set(record)
-    assert set(record["table"]) == {"Adam", "AdaTerm", 'AdaTerm, init_scale="gradient"'}
+    assert {"table", "tuning", "command", "versions", "device", "commit", "settings"} <= set(record)
+    assert set(record["table"]) == set(load("demo/demo.json")["table"])
+
+
+def test_the_demo_has_the_learning_rates_that_were_chosen():
+    """Without `--tune` it runs as the committed run did after its tuning, and no choice is at the end of the grid."""
+    demo = runpy.run_path(str(ROOT / "examples/demo.py"))
+    chosen = load("demo/demo.json")["tuning"]["chosen"]
+    assert {name: method.lr for name, method in demo["METHODS"].items()} == chosen
+    assert all(min(demo["GRID"]) < lr < max(demo["GRID"]) for lr in chosen.values())
+
+
+def test_the_readme_has_the_demos_numbers():
+    record = load("demo/demo.json")
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert (record["settings"]["seeds"], record["settings"]["share of bad batches"]) == (3, 0.2)
+    for name in ("AdamW, clipped at 1", "AdaTerm", "RobustAdamW"):
+        dirty, clean = (record["table"][name][f"loss, {kind}"] for kind in ("bad batches", "none bad"))
+        assert f"<!-- lost.{name} -->{dirty - clean:.2f}<!-- -->" in readme
+        assert f"<!-- clean.{name} -->{clean:.3f}<!-- -->" in readme
+
+
+def format_row(row):
+    """A row of the table of options as the page shows it."""
+    losses = [f"{row[name]:.3f}" for name in ("loss, bad batches", "loss, none bad")]
+    shares = [row[name] for name in ("bad ones excluded", "good ones excluded", "excluded, none bad")]
+    return " | ".join([*losses, *("-" if share is None else f"{100 * share:.1f} %" for share in shares)])
+
+
+def test_robust_adamws_page_has_the_language_models_losses():
+    page, runs = (ROOT / "docs/robust_adamw.md").read_text(), load("language_check/language_check.json")["runs"]
+    conditions = list(dict.fromkeys(run["condition"] for run in runs))
+    for method in ("AdamW", "AdamW, clipped at 1", "RobustAdamW", "RobustAdamW, max_norm 1"):
+        losses = [
+            [run["loss"] for run in runs if (run["method"], run["condition"]) == (method, condition)]
+            for condition in conditions
+        ]
+        assert {len(seeds) for seeds in losses} == {3}
+        row = " | ".join(f"{sum(seeds) / 3:.3f}" for seeds in losses)
+        assert f"<!-- language.{method} -->{row}<!-- -->" in page
+
+
+def test_robust_adamws_page_has_its_step_times():
+    page, rivals = (ROOT / "docs/robust_adamw.md").read_text(), load("step_time/cuda.json")["rivals"]
+    for shape in ("mlp", "resnet18", "vit", "gpt2", "llama", "one", "gpt2, bf16", "llama, bf16"):
+        ratio = rivals[shape]["RobustAdamW(max_norm=1.0) / clip_grad_norm_ + AdamW(fused=True)"]
+        assert f"<!-- pair.{shape} -->{ratio['eager']:.2f} | {ratio['graph']:.2f}<!-- -->" in page
+    rivals = load("step_time/cpu.json")["rivals"]
+    for shape in ("mlp", "resnet18"):
+        ratio = rivals[shape]["RobustAdamW(max_norm=1.0) / clip_grad_norm_ + AdamW(fused=True)"]
+        assert f"<!-- pair.cpu.{shape} -->{ratio['eager']:.2f}<!-- -->" in page
+
+
+def test_robust_adamw_works_as_its_page_says():
+    """Its code runs, and its numbers are the measured ones."""
+    shown = run_page("docs/robust_adamw.md")
+    assert "batches excluded" in shown
+    assert "trust in the second task 0.00" in shown
+    page = " ".join((ROOT / "docs/robust_adamw.md").read_text().split())
+    record = load("robust_options/robust_options.json")
+    for name, row in record["table"].items():
+        assert f"<!-- {name} -->{format_row(row)}<!-- -->" in page
+    assert f"<!-- share -->{100 * record['settings']['share of bad batches']:g} %<!-- -->" in page
+    assert f"<!-- seeds -->{record['settings']['seeds']}<!-- -->" in page
 
 
 def test_the_readme_code_runs():
-    """Every Python block of the README, in order, as one program."""
-    blocks = (ROOT / "README.md").read_text().split("```python\n")[1:]
-    program = "\n".join(block.split("```")[0] for block in blocks)
-    assert "AdaTerm(" in program
-    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    assert "trust" in shown
+    assert "trust" in run_page("README.md")
 
 
 def test_the_readme_has_the_measured_numbers():

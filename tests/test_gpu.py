@@ -10,7 +10,8 @@ from math import inf, nan
 
 import pytest
 import torch
-from catalogue import OPTIMIZERS, RULES, assert_close, give_gradients, make, parameters, train
+from catalogue import OPTIMIZERS, SEPARATE, assert_close, give_gradients, make, parameters, train
+from test_robust_adamw import KERNEL_CHECKS
 
 import adaterm
 from adaterm.engines.gpu import engine as gpu
@@ -41,7 +42,7 @@ def agree(fused, plain, tolerance=1e-5):
             torch.testing.assert_close(found, value, rtol=1e-4, atol=0.0, equal_nan=True, msg=name)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*SEPARATE, "RobustAdamW (clipped)", "RobustAdamW, no weights"])
 def test_kernels_follow_the_reference(rule):
     """Ordinary gradients, an outlier and an excluded one."""
     fused, plain = pair(rule)
@@ -54,6 +55,11 @@ def test_kernels_follow_the_reference(rule):
     agree(fused, plain)
 
 
+@pytest.mark.parametrize("check", KERNEL_CHECKS)
+def test_robust_adamw(check):
+    KERNEL_CHECKS[check]({"fused": True})
+
+
 @pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm2 + AdaBias", "At-AdaBelief"])
 def test_kernels_in_double_precision(rule):
     fused, plain = pair(rule, dtype=torch.float64)
@@ -62,24 +68,29 @@ def test_kernels_in_double_precision(rule):
     agree(fused, plain, 1e-12)
 
 
-def test_precisions_may_be_mixed_in_one_group():
+either = pytest.mark.parametrize("rule", ["AdaTerm (gradient init)", "RobustAdamW, usual norm"])
+
+
+@either
+def test_precisions_may_be_mixed_in_one_group(rule):
     """The interpreter truncates where a GPU rounds, so that half precisions agree to two of their units."""
     ends = []
     for flags in ({"fused": True}, {"foreach": False}):
         params = [
             p for dtype in (torch.float32, torch.bfloat16, torch.float16) for p in parameters([(5,), (4, 2)], dtype)
         ]
-        optimizer = adaterm.AdaTerm(params, lr=0.1, init_scale="gradient", **flags)
+        optimizer = make(rule, params, lr=0.1, **flags)
         train(optimizer, params, 3)
         ends.append((params, optimizer))
     (params, tested), (others, wanted) = ends
     for a, b in zip(params, others, strict=True):
         assert_close(a, b, {torch.bfloat16: 2**-6, torch.float16: 2**-9}.get(a.dtype, 1e-5))
-        assert_close(tested.state[a]["exp_scale"], wanted.state[b]["exp_scale"], 1e-5)
+        assert_close(tested.state[a][tested.scale_name], wanted.state[b][wanted.scale_name], 1e-5)
         assert tested.state[a]["exp_avg"].dtype == torch.float32
 
 
-def test_memory_layouts():
+@either
+def test_memory_layouts(rule):
     """Channels last, off the alignment, with gradients in another order, and with gaps, which foreach takes over."""
     layouts = [
         lambda t: t.clone(memory_format=torch.channels_last),
@@ -89,14 +100,15 @@ def test_memory_layouts():
     ends = []
     for flags in ({"fused": True}, {"foreach": False}):
         params = [layout(torch.arange(120.0).view(2, 4, 5, 3)).requires_grad_() for layout in layouts]
-        optimizer = adaterm.AdaTerm(params, lr=0.1, init_scale="gradient", **flags)
+        optimizer = make(rule, params, lr=0.1, **flags)
         train(optimizer, params, 3)
         ends.append((params, optimizer))
     agree(*ends)
 
 
-def test_a_tensor_learning_rate_and_a_changing_one():
-    fused, plain = pair("AdaTerm", lr=torch.tensor(0.1))
+@either
+def test_a_tensor_learning_rate_and_a_changing_one(rule):
+    fused, plain = pair(rule, lr=torch.tensor(0.1))
     for params, optimizer in (fused, plain):
         train(optimizer, params, 1)
         optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
@@ -128,12 +140,13 @@ def test_gradscalers_contract(name):
     assert all(torch.equal(p.grad, g) for p, g in zip(params, scaled, strict=True))
 
 
-def test_gradscaler_and_a_tensor_with_gaps():
+@either
+def test_gradscaler_and_a_tensor_with_gaps(rule):
     """Which the kernels cannot step: foreach does, for gradients that were unscaled before."""
     ends = []
     for scale, flags in ((8.0, {"fused": True}), (1.0, {"foreach": False})):
         params = [torch.ones(4, 6).requires_grad_(), torch.ones(4, 6, 2)[..., 0].requires_grad_()]
-        optimizer = adaterm.AdaTerm(params, lr=0.1, **flags)
+        optimizer = make(rule, params, lr=0.1, **flags)
         if scale != 1.0:
             optimizer.grad_scale, optimizer.found_inf = torch.tensor(8.0), torch.tensor(0.0)
         for step in range(3):
@@ -142,18 +155,20 @@ def test_gradscaler_and_a_tensor_with_gaps():
         ends.append((params, optimizer))
     agree(*ends)
     params, optimizer = ends[0]
-    before = [p.detach().clone() for p in params]
+    before = [tensor.detach().clone() for p in params for tensor in (p, *optimizer.state[p].values())]
     optimizer.found_inf.fill_(1.0)
     optimizer.step()
-    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    after = [tensor for p in params for tensor in (p, *optimizer.state[p].values())]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
     assert all(trust.isnan() for _, trust, _ in optimizer.statistics().values())
 
 
-def test_stochastic_rounding_is_that_of_the_reference():
+@either
+def test_stochastic_rounding_is_that_of_the_reference(rule):
     ends = []
     for flags in ({"fused": True}, {"foreach": False}):
         params = parameters([(50, 7), (9000,)], torch.bfloat16)
-        optimizer = adaterm.AdaTerm(params, lr=0.1, init_scale="gradient", stochastic_rounding=True, **flags)
+        optimizer = make(rule, params, lr=0.1, stochastic_rounding=True, **flags)
         train(optimizer, params, 2)
         ends.append(params)
     for a, b in zip(*ends, strict=True):
@@ -180,11 +195,14 @@ def test_state_goes_from_engine_to_engine():
     agree(fused, plain)
 
 
-def test_two_groups_of_the_same_sizes_do_not_get_into_each_others_way():
+@pytest.mark.parametrize(
+    ("rule", "beta"), [("AdaTerm", {"beta": 0.5}), ("RobustAdamW, usual norm", {"betas": (0.5, 0.9)})]
+)
+def test_two_groups_of_the_same_sizes_do_not_get_into_each_others_way(rule, beta):
     ends = []
     for flags in ({"fused": True}, {"foreach": False}):
         first, second = parameters(SHAPES, seed=0), parameters(SHAPES, seed=1)
-        optimizer = adaterm.AdaTerm([{"params": first}, {"params": second, "lr": 0.5, "beta": 0.5}], lr=0.1, **flags)
+        optimizer = make(rule, [{"params": first}, {"params": second, "lr": 0.5, **beta}], lr=0.1, **flags)
         train(optimizer, [*first, *second], 3)
         ends.append(([*first, *second], optimizer))
     agree(*ends)
@@ -208,16 +226,20 @@ import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from adaterm.engines.gpu import case as cases, kernels
-from adaterm.rules import AdaTermRule, TRule, kind_of
+from adaterm.rules import AdaTermRule, RobustAdamRule, TRule, kind_of
 floats = ("parts", "all_rates", "statistics", "sums", "lr_tensor", "grad_scale", "found_inf")
+floats += ("sizes", "history", "verdict")
 pointers = dict.fromkeys(floats, "*fp32")
 types = pointers | {"owners": "*i32", "table": "*i64", "counters": "*i32", "tensors": "i32"}
-names = ("adds_decay", "shrinks", "stochastic", "overlap", "aligned", "lr_tensor", "scaled", "found", "leaves_sums")
-for rule, on in ((AdaTermRule(), True), (AdaTermRule(), False), (TRule(belief=True, dof=1.0, beta_dof=0.9), True)):
+names = ("adds_decay", "shrinks", "stochastic", "overlap", "aligned", "lr_tensor", "scaled", "may_skip", "leaves_sums")
+names += ("remembers",)
+t_rule, robust = TRule(belief=True, dof=1.0, beta_dof=0.9), RobustAdamRule(max_norm="auto")
+for rule, on in ((AdaTermRule(), True), (AdaTermRule(), False), (t_rule, True), (robust, True)):
     precisions = {"state": tl.float32, "parameter": tl.bfloat16, "gradient": tl.bfloat16}
     options = {"present": (True,) * len(rule.Scalars._fields), **precisions, **dict.fromkeys(names, on)}
     case = cases.Case(*cases.compile_family(kind_of(rule)), **options)
-    for kernel in (kernels.gauge, kernels.weigh, kernels.move):
+    judges = (kernels.judge,) if rule.window else ()
+    for kernel in (kernels.gauge, *judges, kernels.weigh, kernels.move):
         signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
         source = ASTSource(kernel, signature, constexprs={"CASE": case})
         made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 16})
@@ -230,7 +252,7 @@ def test_kernels_compile_for_a_gpu():
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) == 9
+    assert len(done.stdout.splitlines()) == 13
 
 
 def test_what_cannot_be_fused_is_refused(monkeypatch):

@@ -11,16 +11,20 @@ import adaterm
 
 SOURCES = Path(adaterm.__file__).parent
 LAYERS = [
-    {"equations", "options", "rounding"},
+    {"equations.primitives", "options", "rounding"},
+    {"equations.adaterm", "equations.t_family", "equations.robust_adam"},
+    {"equations"},
     {"binding", "rules", "statistics"},
-    {"engines.base", "engines.agreement"},
-    {"engines.reference", "engines.foreach", "engines.layout", "engines.fused", "engines.cpu.intrinsics"},
+    {"engines.base"},
+    {"engines.agreement", "engines.reference", "engines.layout", "engines.fused", "engines.cpu.intrinsics"},
+    {"engines.foreach"},
     {"engines.gpu.case"},
     {"engines.cpu.loops", "engines.gpu.kernels"},
     {"engines.cpu.engine", "engines.gpu.engine"},
     {"engines.cpu", "engines.gpu"},
     {"engines.choice"},
     {"engines.group_step"},
+    {"engines.memory"},
     {"engines"},
     {"state"},
     {"optimizer"},

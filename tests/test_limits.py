@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 import torch
-from catalogue import ENGINES, RULES, assert_close, give_gradients, make, parameters, train
+from catalogue import ENGINES, JUDGING, MAIN, RULES, SEPARATE, assert_close, give_gradients, make, parameters, train
 
 import adaterm
 
@@ -17,9 +17,18 @@ def snapshot(optimizer, parameter):
     return {key: value.clone() for key, value in optimizer.state[parameter].items()}
 
 
+def assert_sound(optimizer, params):
+    """Every number is finite, but for what windows do not know yet: that is infinite."""
+    for parameter in params:
+        assert parameter.isfinite().all()
+        for name, value in optimizer.state[parameter].items():
+            known = value[value != inf] if name in ("log_distances", "batches") else value
+            assert known.isfinite().all(), name
+
+
 @pytest.mark.parametrize("bad", BAD)
 @every_engine
-@every_rule
+@pytest.mark.parametrize("rule", SEPARATE)
 def test_a_bad_gradient_is_excluded(rule, engine, bad):
     """Mean and scale keep every bit, the parameter moves by the old mean, and other tensors do not notice."""
     params, twins = parameters(), parameters()
@@ -46,6 +55,34 @@ def test_a_bad_gradient_is_excluded(rule, engine, bad):
         assert all(torch.equal(value, twin.state[other][key]) for key, value in optimizer.state[parameter].items())
 
 
+@pytest.mark.parametrize("bad", BAD)
+@every_engine
+@pytest.mark.parametrize("rule", JUDGING)
+def test_a_bad_gradient_is_excluded_from_the_judgement_too(rule, engine, bad):
+    """The tensor and all that is known of it keep every bit, and the others step as if it had no gradient."""
+    params, twins = parameters(), parameters()
+    optimizer, twin = (make(rule, p, **ENGINES[engine]) for p in (params, twins))
+    for tested, tensors in ((optimizer, params), (twin, twins)):
+        train(tested, tensors, 12)
+        give_gradients(tensors, 12)
+    victim = params[1]
+    victim.grad[2], twins[1].grad = BAD[bad], None
+    before, old = snapshot(optimizer, victim), victim.detach().clone()
+    optimizer.step()
+    twin.step()
+    after = optimizer.state[victim]
+    assert torch.equal(victim, old)
+    assert all(torch.equal(after[key], value) for key, value in before.items() if key != "step")
+    assert after["step"] == before["step"] + 1
+    assert optimizer.statistics()[victim].trust == 0.0
+    assert_sound(optimizer, params)
+    for parameter, other in zip(params, twins, strict=True):
+        if parameter is not victim:
+            assert_close(parameter, other, 1e-6)
+            for key, value in twin.state[other].items():
+                assert_close(optimizer.state[parameter][key], value, 1e-5, key)
+
+
 @every_engine
 @every_rule
 def test_a_bad_first_gradient_does_no_harm(rule, engine):
@@ -55,7 +92,7 @@ def test_a_bad_first_gradient_does_no_harm(rule, engine):
         parameter.grad = torch.full_like(parameter, nan)
     optimizer.step()
     train(optimizer, params, 10)
-    assert all(value.isfinite().all() for p in params for value in (p, *optimizer.state[p].values()))
+    assert_sound(optimizer, params)
 
 
 @every_engine
@@ -72,33 +109,44 @@ def test_the_excess_dof_takes_its_step_to_the_limit(engine):
 
 
 @every_engine
-def test_huge_gradients_do_not_overflow_the_scale(engine):
+@pytest.mark.parametrize("name", MAIN)
+def test_huge_gradients_do_not_overflow_the_scale(name, engine):
     """A square just below the largest float32 is still a number: the scale must stay one."""
     parameter = torch.zeros(3, requires_grad=True)
-    optimizer = adaterm.AdaTerm([parameter], **ENGINES[engine])
+    optimizer = getattr(adaterm, name)([parameter], **ENGINES[engine])
     parameter.grad = torch.full_like(parameter, 1e9)
     for _ in range(300):
         optimizer.step()
     parameter.grad = torch.full_like(parameter, 1.7e19)
     optimizer.step()
-    assert all(value.isfinite().all() for value in (parameter, *optimizer.state[parameter].values()))
+    assert_sound(optimizer, [parameter])
 
 
 @every_engine
 @pytest.mark.parametrize("dof", [1e-3, 1e6, 1e29])
 def test_extreme_degrees_of_freedom_stay_numbers(dof, engine):
     params = parameters()
-    for options in ({"init_dof": max(1.0, dof)}, {"min_dof": dof}, {"min_dof": dof, "scale_update": "analytic"}):
-        optimizer = adaterm.AdaTerm(params, **options, **ENGINES[engine])
+    for rule, options in (
+        ("AdaTerm", {"init_dof": max(1.0, dof)}),
+        ("AdaTerm", {"min_dof": dof}),
+        ("AdaTerm2", {"min_dof": dof}),
+        ("RobustAdamW, soon judging", {"dof": dof}),
+    ):
+        optimizer = make(rule, params, **options, **ENGINES[engine])
         train(optimizer, params, 300)
-        assert all(value.isfinite().all() for p in params for value in (p, *optimizer.state[p].values()))
+        assert_sound(optimizer, params)
 
 
 @every_engine
-def test_a_zero_gradient_on_fresh_state_is_harmless(engine):
+@pytest.mark.parametrize("name", MAIN)
+def test_a_zero_gradient_on_fresh_state_is_harmless(name, engine):
     """Checkpointing code takes such a step, with lr 0, to make the state exist."""
     params = parameters()
-    optimizer = adaterm.AdaTerm(params, lr=0.0, **ENGINES[engine])
+    optimizer = getattr(adaterm, name)(params, lr=0.0, **ENGINES[engine])
+    least, scalar, value = {
+        "AdaTerm": (1e-5**2, "excess_dof", 1e-5),
+        "RobustAdamW": (0.0, "scale_correction", 0.0),
+    }[name]
     for parameter in params:
         parameter.grad = torch.zeros_like(parameter)
     before = [parameter.detach().clone() for parameter in params]
@@ -107,8 +155,8 @@ def test_a_zero_gradient_on_fresh_state_is_harmless(engine):
         state = optimizer.state[parameter]
         assert torch.equal(parameter, old)
         assert torch.equal(state["exp_avg"], torch.zeros_like(parameter))
-        assert torch.equal(state["exp_scale"], torch.full_like(parameter, 1e-5**2))
-        assert state["excess_dof"].item() == pytest.approx(1e-5, rel=0.01)
+        assert torch.equal(state[optimizer.scale_name], torch.full_like(parameter, least))
+        assert state[scalar].item() == pytest.approx(value, rel=0.01)
 
 
 @every_engine

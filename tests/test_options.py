@@ -31,11 +31,19 @@ BAD = [
     ("TAdam", "as_published", 2, "True or False"),
     ("AtAdam", "dof", inf, "finite"),
     ("AtAdam", "beta_dof", 1.0, "in [0, 1)"),
+    ("RobustAdamW", "betas", (0.9, 1.0), "two numbers in [0, 1)"),
+    ("RobustAdamW", "dof", 0.0, "positive number below 1e30, or inf"),
+    ("RobustAdamW", "window", 9, "a whole number from 10 to 4096"),
+    ("RobustAdamW", "window", 12.0, "a whole number from 10 to 4096"),
+    ("RobustAdamW", "threshold", 0.0, "a positive number, or inf"),
+    ("RobustAdamW", "minority", 0.0, "a share of the batches"),
+    ("RobustAdamW", "max_norm", 0.0, "None, a positive number"),
+    ("RobustAdamW", "max_norm", "median", "None, a positive number"),
     *((name, "lr", value, "non-negative number") for name in OPTIMIZERS for value in (-1.0, nan, inf, "fast", None)),
     *((name, "weight_decay", -0.1, "non-negative") for name in OPTIMIZERS),
     *((name, "eps", -1e-8, "at least") for name in OPTIMIZERS),
     *((name, "maximize", None, "True or False") for name in OPTIMIZERS),
-    *((name, "decoupled_weight_decay", 1, "True or False") for name in OPTIMIZERS),
+    *((name, "decoupled_weight_decay", 1, "True or False") for name in OPTIMIZERS if name != "RobustAdamW"),
     *((name, "foreach", "auto", "None, True or False") for name in OPTIMIZERS),
 ]
 
@@ -77,6 +85,20 @@ def test_numbers_of_numpy_are_numbers():
     optimizer = adaterm.AdaTerm(parameters(), lr=numpy.float32(1e-3), beta=numpy.float64(0.9))
     give_gradients(optimizer.param_groups[0]["params"], 0)
     optimizer.step()
+
+
+def test_decay_that_is_always_decoupled_cannot_be_switched():
+    params = parameters()
+    with pytest.raises(TypeError, match="decoupled_weight_decay"):
+        adaterm.RobustAdamW(params, decoupled_weight_decay=False)
+    with pytest.raises(ValueError, match=r"decoupled_weight_decay=False.*must be True"):
+        adaterm.RobustAdamW([{"params": params, "decoupled_weight_decay": False}])
+    optimizer = adaterm.RobustAdamW(params)
+    give_gradients(params, 0)
+    optimizer.param_groups[0]["decoupled_weight_decay"] = False
+    with pytest.raises(ValueError, match=r"decoupled_weight_decay=False.*must be True"):
+        optimizer.step()
+    assert not optimizer.state
 
 
 def test_conflicts_are_explained():

@@ -5,19 +5,28 @@ import weakref
 
 import pytest
 import torch
-from catalogue import ENGINES, assert_close, give_gradients, parameters, train
+from catalogue import ENGINES, MAIN, assert_close, give_gradients, parameters, train
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import adaterm
 
+either = pytest.mark.parametrize("name", MAIN)
+QUICK = {"AdaTerm": {"init_scale": "gradient"}, "RobustAdamW": {}}
+"""Options with which the first step is as good as any."""
 
-def test_a_model_may_change_its_memory_format():
+
+def build(name, params, **options):
+    return getattr(adaterm, name)(params, **options)
+
+
+@either
+def test_a_model_may_change_its_memory_format(name):
     ends = []
     for flags in ({}, {"foreach": False}):
         torch.manual_seed(0)
         model = nn.Conv2d(3, 8, 3)
-        optimizer = adaterm.AdaTerm(model.parameters(), lr=0.1, **flags)
+        optimizer = build(name, model.parameters(), lr=0.1, **flags)
         for step in range(6):
             if step == 3:
                 model.to(memory_format=torch.channels_last)
@@ -27,17 +36,18 @@ def test_a_model_may_change_its_memory_format():
     assert_close(ends[0][0].weight, ends[1][0].weight, 1e-5)
 
 
-def test_a_checkpoint_may_have_another_memory_format():
+@either
+def test_a_checkpoint_may_have_another_memory_format(name):
     ends = []
     for flags in ({}, {"foreach": False}):
         torch.manual_seed(0)
         first, second = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last), nn.Conv2d(3, 8, 3)
         second.load_state_dict(first.state_dict())
-        optimizer = adaterm.AdaTerm(first.parameters(), lr=0.1, **flags)
+        optimizer = build(name, first.parameters(), lr=0.1, **flags)
         give_gradients(list(first.parameters()), 0)
         optimizer.step()
         second.load_state_dict(first.state_dict())
-        other = adaterm.AdaTerm(second.parameters(), lr=0.1, **flags)
+        other = build(name, second.parameters(), lr=0.1, **flags)
         other.load_state_dict(optimizer.state_dict())
         give_gradients(list(second.parameters()), 1)
         other.step()
@@ -45,21 +55,23 @@ def test_a_checkpoint_may_have_another_memory_format():
     assert_close(ends[0].weight, ends[1].weight, 1e-5)
 
 
-def test_the_state_of_another_model_is_refused():
+@either
+def test_the_state_of_another_model_is_refused(name):
     small, large = [torch.zeros(10, requires_grad=True)], [torch.zeros(20_000, requires_grad=True)]
-    optimizer = adaterm.AdaTerm(small)
+    optimizer = build(name, small)
     give_gradients(small, 0)
     optimizer.step()
-    other = adaterm.AdaTerm(large)
+    other = build(name, large)
     other.load_state_dict(optimizer.state_dict())
     give_gradients(large, 0)
     with pytest.raises(RuntimeError, match=r"shape \(20000,\) has state of shape \(10,\)"):
         other.step()
 
 
-def test_a_parameter_may_shrink_in_place():
+@either
+def test_a_parameter_may_shrink_in_place(name):
     parameter = torch.ones(16, requires_grad=True)
-    optimizer = adaterm.AdaTerm([parameter])
+    optimizer = build(name, [parameter])
     give_gradients([parameter], 0)
     optimizer.step()
     whole = parameter.data
@@ -69,18 +81,20 @@ def test_a_parameter_may_shrink_in_place():
         optimizer.step()
 
 
-def test_tensor_subclasses_take_the_plain_way():
+@either
+def test_tensor_subclasses_take_the_plain_way(name):
     parameter = TwoTensor(torch.ones(3), torch.ones(3)).requires_grad_()
-    optimizer = adaterm.AdaTerm([parameter], lr=0.1, init_scale="gradient")
+    optimizer = build(name, [parameter], lr=0.1, **QUICK[name])
     parameter.grad = TwoTensor(torch.ones(3), torch.ones(3))
     for _ in range(3):
         optimizer.step()
     assert (parameter.a < 1.0).all()
 
 
-def test_the_default_device_does_not_matter():
+@either
+def test_the_default_device_does_not_matter(name):
     params = parameters()
-    optimizer = adaterm.AdaTerm(params)
+    optimizer = build(name, params)
     give_gradients(params, 0)
     torch.set_default_device("meta")
     try:
@@ -91,9 +105,10 @@ def test_the_default_device_does_not_matter():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_autograd_notices_that_parameters_changed(engine):
+@either
+def test_autograd_notices_that_parameters_changed(name, engine):
     parameter = torch.ones(3, requires_grad=True)
-    optimizer = adaterm.AdaTerm([parameter], **ENGINES[engine])
+    optimizer = build(name, [parameter], **ENGINES[engine])
     loss = parameter.square().sum()
     parameter.grad = torch.ones(3)
     optimizer.step()
@@ -102,10 +117,11 @@ def test_autograd_notices_that_parameters_changed(engine):
 
 
 @pytest.mark.parametrize("fused", [None, True, False])
-def test_gradscaler_and_a_scale_from_the_first_gradient(fused):
+@either
+def test_gradscaler_and_a_scale_from_the_first_gradient(name, fused):
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
-    optimizer = adaterm.AdaTerm(model.parameters(), init_scale="gradient", fused=fused)
+    optimizer = build(name, model.parameters(), **QUICK[name], fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     for poison in (float("inf"), 1.0, 1.0):
         optimizer.zero_grad()
@@ -115,13 +131,14 @@ def test_gradscaler_and_a_scale_from_the_first_gradient(fused):
         assert poison == 1.0 or not optimizer.state
     state = optimizer.state[model.weight]
     assert state["step"] == 2
-    assert 1e-6 < state["exp_scale"].mean() < 10.0
+    assert 1e-6 < state[optimizer.scale_name].mean() < 10.0
 
 
-def test_gradscaler_and_a_group_that_is_not_fused():
+@either
+def test_gradscaler_and_a_group_that_is_not_fused(name):
     model = nn.Linear(4, 4)
     groups = [{"params": [model.weight]}, {"params": [model.bias], "fused": False}]
-    optimizer = adaterm.AdaTerm(groups, fused=True)
+    optimizer = build(name, groups, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     for poison in (1.0, float("inf"), 1.0):
         optimizer.zero_grad()
@@ -132,9 +149,10 @@ def test_gradscaler_and_a_group_that_is_not_fused():
     assert optimizer.state[model.bias]["exp_avg"].abs().max() < 10.0
 
 
-def test_a_skipped_step_is_none_for_the_monitor():
+@either
+def test_a_skipped_step_is_none_for_the_monitor(name):
     params = parameters()
-    optimizer = adaterm.AdaTerm(params, fused=True)
+    optimizer = build(name, params, fused=True)
     monitor = adaterm.Monitor(optimizer)
     optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(0.0)
     for step in range(4):
@@ -147,9 +165,10 @@ def test_a_skipped_step_is_none_for_the_monitor():
         assert summary.dof == summary.dof
 
 
-def test_a_step_may_begin_in_inference_mode():
+@either
+def test_a_step_may_begin_in_inference_mode(name):
     params = parameters()
-    optimizer = adaterm.AdaTerm(params)
+    optimizer = build(name, params)
     for step in range(4):
         give_gradients(params, step)
         with torch.inference_mode(step == 1):
@@ -157,11 +176,12 @@ def test_a_step_may_begin_in_inference_mode():
     assert optimizer.state[params[0]]["step"] == 4
 
 
-def test_a_negative_view_is_a_negative_gradient():
+@either
+def test_a_negative_view_is_a_negative_gradient(name):
     ends = []
     for negative in (False, True):
         params = parameters()
-        optimizer = adaterm.AdaTerm(params)
+        optimizer = build(name, params)
         for p in params:
             p.grad = torch._neg_view(torch.ones_like(p)) if negative else -torch.ones_like(p)
         optimizer.step()
@@ -170,14 +190,22 @@ def test_a_negative_view_is_a_negative_gradient():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("more", [{}, {"adaptive_bias_correction": True}])
-def test_a_model_in_another_precision_takes_its_state_along(engine, more):
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("AdaTerm", {}),
+        ("AdaTerm", {"adaptive_bias_correction": True}),
+        ("RobustAdamW", {}),
+        ("RobustAdamW", {"max_norm": "auto"}),
+    ],
+)
+def test_a_model_in_another_precision_takes_its_state_along(engine, name, more):
     ends = []
     for flags in (ENGINES[engine], {"foreach": False}):
         model = nn.Linear(4, 3)
         nn.init.constant_(model.weight, 1 / 3)
-        optimizer = adaterm.AdaTerm(model.parameters(), **flags)
-        for step in range(6):
+        optimizer = build(name, model.parameters(), **flags)
+        for step in range(14):
             if step == 3:
                 model.double()
                 optimizer.param_groups[0] |= {"lr": 0.0, **more}
@@ -185,27 +213,29 @@ def test_a_model_in_another_precision_takes_its_state_along(engine, more):
             before = model.weight.detach().clone()
             optimizer.step()
         assert torch.equal(model.weight, before)  # in full precision, though the state began in less
-        assert optimizer.state[model.weight]["exp_scale"].dtype == torch.float64
-        ends.append([optimizer.state[model.weight][name] for name in ("exp_avg", "exp_scale", "excess_dof")])
+        ends.append([value for key, value in optimizer.state[model.weight].items() if key != "step"])
+        assert {value.dtype for value in ends[-1]} == {torch.float64}
     for ours, wanted in zip(*ends, strict=True):
         torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=0.0)
 
 
-def test_a_scale_in_another_precision():
+@either
+def test_a_scale_in_another_precision(name):
     params = parameters()
-    optimizer = adaterm.AdaTerm(params, fused=True)
+    optimizer = build(name, params, fused=True)
     train(optimizer, params, 2)
-    optimizer.state[params[0]]["exp_scale"] = optimizer.state[params[0]]["exp_scale"].double()
+    optimizer.state[params[0]][optimizer.scale_name] = optimizer.state[params[0]][optimizer.scale_name].double()
     train(optimizer, params, 2, start=2)
     assert all(parameter.isfinite().all() for parameter in params)
 
 
-def test_differentiable_may_be_switched_on():
+@either
+def test_differentiable_may_be_switched_on(name):
     params = parameters()
-    optimizer = adaterm.AdaTerm(params, foreach=False)
+    optimizer = build(name, params, foreach=False)
     train(optimizer, params, 2)
     others = [parameter.detach().clone().requires_grad_() for parameter in params]
-    plain = adaterm.AdaTerm(others, foreach=False)
+    plain = build(name, others, foreach=False)
     plain.load_state_dict(optimizer.state_dict())
     optimizer.param_groups[0]["differentiable"] = True
     optimizer.param_groups[0]["params"] = leaves = [parameter.detach().clone() for parameter in params]
@@ -236,17 +266,19 @@ def test_hooks_run_once(kind):
     assert calls == ["pre", "post"] * 2
 
 
-def test_a_hook_may_bring_a_closure():
+@either
+def test_a_hook_may_bring_a_closure(name):
     params = parameters()
-    optimizer = adaterm.AdaTerm(params)
+    optimizer = build(name, params)
     optimizer.register_step_pre_hook(lambda _, args, kwargs: (args, {"closure": lambda: 7.0}))
     give_gradients(params, 0)
     assert optimizer.step() == 7.0
 
 
-def test_what_was_skipped_is_not_counted_and_keeps_nothing():
+@either
+def test_what_was_skipped_is_not_counted_and_keeps_nothing(name):
     params = parameters()
-    optimizer = adaterm.AdaTerm(params[:1], fused=True)
+    optimizer = build(name, params[:1], fused=True)
     monitor = adaterm.Monitor(optimizer)
     train(optimizer, params[:1], 1)
     optimizer.add_param_group({"params": params[1:]})
@@ -265,10 +297,11 @@ def test_what_was_skipped_is_not_counted_and_keeps_nothing():
 
 
 @pytest.mark.parametrize("conjugated", ["gradient", "parameter"])
-def test_lazy_conjugates(conjugated):
+@either
+def test_lazy_conjugates(name, conjugated):
     value = torch.randn(4, dtype=torch.complex64)
     parameter = (value.conj() if conjugated == "parameter" else value.clone()).requires_grad_()
-    optimizer = adaterm.AdaTerm([parameter], lr=0.1, init_scale="gradient")
+    optimizer = build(name, [parameter], lr=0.1, **QUICK[name])
     parameter.grad = torch.ones(4, dtype=torch.complex64)
     parameter.grad = parameter.grad.conj() if conjugated == "gradient" else parameter.grad
     before = parameter.detach().clone()

@@ -2,18 +2,18 @@
 
 import pytest
 import torch
-from catalogue import ENGINES, parameters, train
+from catalogue import ENGINES, MAIN, make, parameters, train
 
 import adaterm
 from adaterm.rounding import noise, round_stochastically
 
+every_rule = pytest.mark.parametrize("rule", ["AdaTerm (gradient init)", "RobustAdamW, usual norm"])
 
-def moved(engine, stochastic, steps=100, size=4000):
+
+def moved(rule, engine, stochastic, steps=100, size=4000):
     """How far updates of about a hundredth of a unit in the last place have moved a parameter."""
     parameter = torch.ones(size, dtype=torch.bfloat16, requires_grad=True)
-    optimizer = adaterm.AdaTerm(
-        [parameter], lr=1e-5, init_scale="gradient", stochastic_rounding=stochastic, **ENGINES[engine]
-    )
+    optimizer = make(rule, [parameter], lr=1e-5, stochastic_rounding=stochastic, **ENGINES[engine])
     for step in range(steps):
         parameter.grad = torch.full_like(parameter, 1.0 + 0.1 * (step % 3))
         optimizer.step()
@@ -21,21 +21,23 @@ def moved(engine, stochastic, steps=100, size=4000):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_small_updates_are_not_lost(engine):
+@every_rule
+def test_small_updates_are_not_lost(rule, engine):
     exact = torch.ones(1)
-    optimizer = adaterm.AdaTerm([exact], lr=1e-5, init_scale="gradient")
+    optimizer = make(rule, [exact], lr=1e-5)
     for step in range(100):
         exact.grad = torch.full((1,), 1.0 + 0.1 * (step % 3))
         optimizer.step()
-    assert torch.equal(moved(engine, False), torch.ones(4000, dtype=torch.bfloat16))
-    path = 1.0 - moved(engine, True).double().mean()
+    assert torch.equal(moved(rule, engine, False), torch.ones(4000, dtype=torch.bfloat16))
+    path = 1.0 - moved(rule, engine, True).double().mean()
     assert path.item() == pytest.approx(1.0 - exact.item(), rel=0.1)
 
 
-def test_engines_round_alike():
-    ends = [moved(engine, True) for engine in ENGINES]
+@every_rule
+def test_engines_round_alike(rule):
+    ends = [moved(rule, engine, True) for engine in ENGINES]
     assert all(torch.equal(end, ends[0]) for end in ends[1:])
-    assert torch.equal(moved("reference", True), ends[0])
+    assert torch.equal(moved(rule, "reference", True), ends[0])
 
 
 def test_the_noise_is_uniform_and_does_not_repeat():
@@ -62,11 +64,12 @@ def test_a_rounding_is_one_of_the_two_neighbours():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_other_precisions_are_left_alone(engine):
+@pytest.mark.parametrize("name", MAIN)
+def test_other_precisions_are_left_alone(name, engine):
     ends = []
     for stochastic in (False, True):
         params = [*parameters(), *parameters(dtype=torch.float16)]
-        train(adaterm.AdaTerm(params, stochastic_rounding=stochastic, **ENGINES[engine]), params, 5)
+        train(getattr(adaterm, name)(params, stochastic_rounding=stochastic, **ENGINES[engine]), params, 5)
         ends.append(params)
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
@@ -83,10 +86,11 @@ def test_layouts_round_like_their_memory():
     assert torch.equal(found.permute(0, 2, 3, 1).flatten(), round_stochastically(in_memory, torch.tensor(1), 0))
 
 
-def test_tensors_of_all_groups_round_differently():
+@every_rule
+def test_tensors_of_all_groups_round_differently(rule):
     params = [torch.ones(5000, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
     groups = [{"params": [p]} for p in params]
-    optimizer = adaterm.AdaTerm(groups, lr=1e-2, init_scale="gradient", stochastic_rounding=True)
+    optimizer = make(rule, groups, lr=1e-2, stochastic_rounding=True)
     for parameter in params:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()

@@ -2,12 +2,13 @@
 
 import json
 import sys
+from math import inf
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from catalogue import ENGINES, RULES, give_gradients
+from catalogue import ENGINES, JUDGING, SEPARATE, give_gradients
 from on_ranks import (
     LAYOUTS,
     ask_for_state_first,
@@ -29,30 +30,40 @@ from on_ranks import (
 
 import adaterm
 
+either = pytest.mark.parametrize("rule", ["AdaTerm (gradient init)", "RobustAdamW, usual norm"])
 FEW = ["AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief", "AdaTerm + L2 decay", "AdaTerm (gradient init)"]
 """Rules that between them go through every stage; the fused engines compile each."""
+FEW_JUDGING = ["RobustAdamW, soon judging", "RobustAdamW, usual norm"]
+"""The same for rules that judge batches, which takes more steps."""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_four_ranks_follow_one_process(ranks, layout, engine):
     ranks.run(4, follow, layout, engine, FEW, torch.float64)
+    if engine == "fused":
+        ranks.run(4, follow, layout, engine, FEW_JUDGING, torch.float64, 14)
 
 
 @pytest.mark.parametrize("engine", ["reference", "foreach"])
 def test_every_rule_follows_one_process(ranks, engine):
-    ranks.run(2, follow, "fsdp", engine, sorted(RULES.keys() - FEW), torch.float64)
+    ranks.run(2, follow, "fsdp", engine, sorted(set(SEPARATE) - set(FEW)), torch.float64)
+    if engine == "foreach":
+        ranks.run(2, follow, "fsdp", engine, sorted(set(JUDGING) - set(FEW_JUDGING)), torch.float64, 13)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("layout", ["fsdp", "tensor parallel"])
 def test_two_ranks_follow_one_process_in_single_precision(ranks, layout, engine):
     ranks.run(2, follow, layout, engine, FEW, torch.float32)
+    if engine == "fused":
+        ranks.run(2, follow, layout, engine, FEW_JUDGING[1:], torch.float32, 14)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_gradient_that_is_nan_on_one_rank_is_excluded_on_all(ranks, engine):
     ranks.run(4, follow, "fsdp", engine, ["AdaTerm", "At-Adam"], torch.float64, 8, 3)
+    ranks.run(4, follow, "fsdp", engine, FEW_JUDGING[:1], torch.float64, 15, 13)
 
 
 def test_kernels_for_gpus(ranks):
@@ -62,15 +73,17 @@ def test_kernels_for_gpus(ranks):
 @pytest.mark.parametrize("kind", ["fsdp", "hsdp", "tensor parallel", "fsdp and tensor parallel"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_models_that_torch_shards(ranks, kind, engine):
-    ranks.run(4, train_as_torch_shards, kind, engine)
+    ranks.run(4, train_as_torch_shards, "AdaTerm", kind, engine)
+    if engine == "fused" or kind == "fsdp":
+        ranks.run(4, train_as_torch_shards, "RobustAdamW, usual norm", kind, engine)
 
 
-@pytest.mark.parametrize("options", [{}, {"init_scale": "gradient", "adaptive_bias_correction": True}], ids=str)
-def test_a_checkpoint_of_four_ranks_goes_on_with_two_and_with_one(ranks, tmp_path, options):
-    ranks.run(4, state_on_disk, str(tmp_path), "fsdp and tensor parallel", 0, 4, options, False)
-    ranks.run(2, state_on_disk, str(tmp_path), "fsdp", 4, 8, options, True)
-    ranks.run(1, state_on_disk, str(tmp_path), "", 8, 12, options, True)
-    ranks.run(4, state_on_disk, str(tmp_path), "hsdp", 12, 16, options, True)
+@pytest.mark.parametrize("rule", ["AdaTerm", "Gradient init + AdaBias", "RobustAdamW, usual norm"])
+def test_a_checkpoint_of_four_ranks_goes_on_with_two_and_with_one(ranks, tmp_path, rule):
+    ranks.run(4, state_on_disk, str(tmp_path), "fsdp and tensor parallel", 0, 4, rule, False)
+    ranks.run(2, state_on_disk, str(tmp_path), "fsdp", 4, 8, rule, True)
+    ranks.run(1, state_on_disk, str(tmp_path), "", 8, 12, rule, True)
+    ranks.run(4, state_on_disk, str(tmp_path), "hsdp", 12, 16, rule, True)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +93,7 @@ def test_a_checkpoint_of_four_ranks_goes_on_with_two_and_with_one(ranks, tmp_pat
         ("AdaTerm", {"init_scale": "gradient", "weight_decay": 0.1}),
         ("AtAdam", {"weight_decay": 0.1}),
         ("AdaBelief", {"weight_decay": 0.1}),
+        ("RobustAdamW", {"max_norm": "auto", "window": 12}),
     ],
     ids=str,
 )
@@ -91,38 +105,45 @@ def test_asking_for_the_state_before_the_first_step_does_no_harm(ranks, name, op
     "what",
     [
         survive_awkward_steps,
-        remember_nothing_that_ranks_share,
         load_plain_state,
         round_parts_differently,
         skip_together,
+        give_gradients_of_other_placements,
     ],
 )
-def test_awkward_use(ranks, what):
-    ranks.run(2, what)
+@either
+def test_awkward_use(ranks, rule, what):
+    ranks.run(2, what, rule)
+
+
+def test_what_one_rank_does_alone(ranks):
+    ranks.run(2, remember_nothing_that_ranks_share)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("options", [{}, {"init_scale": "gradient"}], ids=str)
-def test_a_step_on_shards_is_one_graph(ranks, options):
-    ranks.run(2, compile_with_shards, options)
+@pytest.mark.parametrize("rule", ["AdaTerm", "AdaTerm (gradient init)", "RobustAdamW, usual norm"])
+def test_a_step_on_shards_is_one_graph(ranks, rule):
+    ranks.run(2, compile_with_shards, rule)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_replicas_stay_the_same_to_the_bit(ranks, engine):
-    ranks.run(2, replicate, engine)
+@pytest.mark.parametrize("rule", ["AdaTerm", "RobustAdamW, usual norm"])
+def test_replicas_stay_the_same_to_the_bit(ranks, rule, engine):
+    ranks.run(2, replicate, rule, engine)
 
 
 @pytest.mark.parametrize("bucket_view", [False, True])
-def test_zero_redundancy_optimizer(ranks, bucket_view):
-    ranks.run(2, share_state, bucket_view)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("AdaTerm", {}), ("RobustAdamW", {"window": 12, "threshold": inf})],  # ranks with other tensors judge by others
+)
+def test_zero_redundancy_optimizer(ranks, bucket_view, name, options):
+    ranks.run(2, share_state, bucket_view, name, options)
 
 
-def test_flat_parameters_are_refused(ranks):
-    ranks.run(2, refuse_flat_parameters)
-
-
-def test_gradients_of_other_placements_are_redistributed(ranks):
-    ranks.run(2, give_gradients_of_other_placements)
+@either
+def test_flat_parameters_are_refused(ranks, rule):
+    ranks.run(2, refuse_flat_parameters, rule)
 
 
 def test_partitions_of_deepspeed_are_refused(monkeypatch):

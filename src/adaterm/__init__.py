@@ -1,8 +1,8 @@
-"""Noise-robust optimizers for PyTorch: AdaTerm and the t-family."""
+"""Noise-robust optimizers for PyTorch: RobustAdamW, AdaTerm and the t-family."""
 
 from adaterm.diagnostics import Monitor, Summary
-from adaterm.equations import Statistics
-from adaterm.optimizers import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, TAdaBelief, TAdam
+from adaterm.equations import BatchStatistics, Statistics
+from adaterm.optimizers import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, RobustAdamW, TAdaBelief, TAdam
 
 __version__ = "0.1.0"
 __all__ = [
@@ -10,7 +10,9 @@ __all__ = [
     "AdaTerm",
     "AtAdaBelief",
     "AtAdam",
+    "BatchStatistics",
     "Monitor",
+    "RobustAdamW",
     "Statistics",
     "Summary",
     "TAdaBelief",

@@ -10,11 +10,13 @@ Wrap = Callable[[FunctionType], Any]
 
 
 class Stages(NamedTuple):
-    """The three stages of a family's step."""
+    """The stages of a family's step; only families that judge whole batches have the last two."""
 
     gauge: Callable[..., Any]
     weigh: Callable[..., Any]
     move: Callable[..., Any]
+    summarize: Callable[..., Any]
+    judge: Callable[..., Any]
 
 
 def bind(primitives: dict[str, Any], wrap: Wrap = lambda equation: equation) -> SimpleNamespace:
@@ -26,8 +28,8 @@ def bind(primitives: dict[str, Any], wrap: Wrap = lambda equation: equation) -> 
     # Without __name__: torch.compile would otherwise look names up in the module and find torch's primitives there.
     scope = {name: value for name, value in vars(equations).items() if name != "__name__"} | primitives
     for name, function in vars(equations).items():
-        ours = isinstance(function, FunctionType) and function.__module__ == equations.__name__
-        if ours and name not in primitives:
+        is_equation = isinstance(function, FunctionType) and function.__module__.startswith(equations.__name__)
+        if is_equation and name not in primitives:
             if function.__defaults__ or function.__closure__:
                 raise TypeError(f"{name} cannot be rebuilt: an equation has neither defaults nor a closure")
             scope[name] = wrap(FunctionType(function.__code__, scope, name))
@@ -36,4 +38,4 @@ def bind(primitives: dict[str, Any], wrap: Wrap = lambda equation: equation) -> 
 
 def stages_of(family: str, library: Any = equations) -> Stages:
     """The stages of a family of rules, over torch or over a library that was bound."""
-    return Stages(*(getattr(library, f"{family}_{stage}") for stage in Stages._fields))
+    return Stages(*(getattr(library, f"{family}_{stage}", None) for stage in Stages._fields))  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
 """The torch.optim shell: parameter groups, checkpoints, and the course of a step."""
 
 from collections.abc import Callable, Mapping
-from itertools import repeat
-from operator import is_, is_not
+from operator import is_
 from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
@@ -16,18 +15,18 @@ from torch.optim.optimizer import (
 )
 
 from adaterm import state
-from adaterm.engines.agreement import Agreement, is_sharded, refuse_flat
-from adaterm.engines.base import STATE, Scaling
+from adaterm.engines.agreement import Agreement, Sums, is_sharded, refuse_flat
+from adaterm.engines.base import Scaling
 from adaterm.engines.choice import choose_engine, refuse_gradients
 from adaterm.engines.group_step import GroupStep, Members
+from adaterm.engines.memory import Memory
 from adaterm.equations import Statistics
 from adaterm.options import Common, name_options, warn_of_unknown_keys
-from adaterm.rules import Rule, name_scalars
+from adaterm.rules import Rule, name_state
 from adaterm.statistics import ParameterStatistics
 
 _COMMON = {name: getattr(Common(), name) for name in name_options(Common)}
 _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
-_MOST_REMEMBERED = 8  # steps of a group: it has one for every set of parameters that had gradients together
 
 
 class Plan(NamedTuple):
@@ -39,22 +38,11 @@ class Plan(NamedTuple):
     stepped: list[Tensor]
 
 
-class _Memory:
-    """What a step leaves for the next one, and for those who ask; torch.compile would lose plain attributes."""
-
-    def __init__(self, captured: list[Any]) -> None:
-        self.steps: list[GroupStep] = []  # of the last step
-        self.by_group: dict[int, dict[tuple[bool, ...], GroupStep | None]] = {}
-        self.options: dict[int, tuple[list[Any], Rule, Common]] = {}
-        self.entries: list[Any] = []  # of the state
-        self.agreement: Agreement | None = None
-        self.captured = captured  # by CUDA graphs, which may be replayed at any time
-        self.only_rehearsed = False  # whether there is state, and no step was taken
-
-
 class RobustOptimizer(Optimizer):
-    """What AdaTerm and the t-family share: everything but the rule."""
+    """What all optimizers here share: everything but the rule."""
 
+    scale_name: ClassVar[str]
+    """The name of the second average in the state."""
     _rule: ClassVar[type[Rule]]
     _rule_options: ClassVar[tuple[str, ...]]
     _fixed: ClassVar[dict[str, Any]]  # what is not an option of this class
@@ -66,6 +54,7 @@ class RobustOptimizer(Optimizer):
         if template is not None:
             values = {name: getattr(template, name) for name in name_options(type(template))}
             cls._rule, cls._fixed = type(template), {name: values.pop(name) for name in fixed}
+            cls.scale_name = template.scale_name
             cls._rule_options, cls._missing_means = tuple(values), _COMMON | values
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "RobustOptimizer":
@@ -75,7 +64,7 @@ class RobustOptimizer(Optimizer):
         return super().__new__(cls)
 
     def __init__(self, params: ParamsT, rule: Rule, common: Common) -> None:
-        self._memory = _Memory(captured=[])
+        self._memory = Memory(captured=[])
         self.defaults = {name: getattr(common, name) for name in _COMMON}
         self.defaults |= {name: getattr(rule, name) for name in self._rule_options}
         super().__init__(params, self.defaults)
@@ -90,13 +79,17 @@ class RobustOptimizer(Optimizer):
         group = self.param_groups[index]
         if torch.compiler.is_compiling():
             return self._check_options(group)
-        values = [group[name] for name in self._missing_means]
+        values = [*(group[name] for name in self._missing_means), self._clips()]
         if index in self._memory.options:
             before, rule, options = self._memory.options[index]
             if all(map(is_, values, before)) and list not in map(type, values):  # a list may change in place
                 return rule, options
         self._memory.options[index] = values, *self._check_options(group)
         return self._memory.options[index][1:]
+
+    def _clips(self) -> bool:
+        """Whether gradients of all groups are clipped together, which concerns each of them."""
+        return False
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with options of its own if it names any."""
@@ -140,45 +133,14 @@ class RobustOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         scaling = Scaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
-        steps = self._recall_steps() or self._make_steps(scaling)
+        recalled = self._memory.recall(self.param_groups, list(self.state.values()), self._read_options)
+        steps = recalled or self._make_steps(scaling)
         self._memory.steps = steps or []
         if steps is not None:
             self._carry_out(steps, scaling)
         return loss
 
     _step_with_hooks = Optimizer.profile_hook_step(_step)
-
-    def _recall_steps(self) -> list[GroupStep] | None:
-        """The steps that groups took when the same parameters had gradients, if all of them can be repeated."""
-        memory = self._memory
-        if torch.compiler.is_compiling() or not memory.by_group:
-            return None
-        agreed = memory.agreement is None or memory.agreement.fits(self._list_params())
-        if not agreed or not _are_same(list(self.state.values()), memory.entries):
-            memory.by_group.clear()
-            return None
-        fitting = []
-        for index, group in enumerate(self.param_groups):
-            params = group["params"]
-            grads = [parameter.grad for parameter in params]
-            present = tuple(map(is_not, grads, repeat(None)))
-            if True in present:
-                remembered = memory.by_group.get(index, {})
-                if present not in remembered:
-                    return None
-                known = remembered[present]
-                if known is None:  # there are no elements to step
-                    continue
-                if not _are_same(params, known.group_params):
-                    return None
-                grads = [grads[place] for place in known.places] if len(known.places) < len(grads) else grads
-                taken = (*self._read_options(index), grads)
-                if not known.fits(*taken):
-                    return None
-                fitting.append((known, taken))
-        for known, taken in fitting:
-            known.take(*taken)
-        return [known for known, _ in fitting]
 
     def _make_steps(self, scaling: Scaling) -> list[GroupStep] | None:
         """A step for every group that has gradients, with its state; None if there is to be no step."""
@@ -192,7 +154,7 @@ class RobustOptimizer(Optimizer):
         if not compiling:
             if self._memory.only_rehearsed:
                 self._forget_rehearsal()
-            agreement = self._find_agreement()
+            agreement = self._memory.find_agreement(params)
             rehearsal = not self.state and state.is_rehearsal(self.param_groups, agreement)
             stepped = [parameter for plan in plans.values() for parameter in plan.stepped]
             if not rehearsal and self._begins_with_infinity(stepped, agreement, scaling.found_inf):
@@ -203,15 +165,6 @@ class RobustOptimizer(Optimizer):
             return None
         steps = [self._make_step(index, plans[index], chosen) for index, chosen in members.items()]
         return [step for step in steps if step is not None]
-
-    def _find_agreement(self) -> Agreement | None:
-        """How the ranks that share parameters agree, if there are any."""
-        memory, params = self._memory, self._list_params()
-        if not any(map(is_sharded, params)):
-            memory.agreement = None
-        elif memory.agreement is None or not memory.agreement.fits(params):
-            memory.agreement = Agreement(params)
-        return memory.agreement
 
     def _plan(self, index: int, all_params: list[Tensor]) -> Plan:
         rule, options = self._read_options(index)
@@ -228,32 +181,35 @@ class RobustOptimizer(Optimizer):
         if members.params:
             made = GroupStep(plan.engine, plan.rule, plan.options, members, self._memory.captured)
         if not torch.compiler.is_compiling():
-            known = self._memory.by_group.setdefault(index, {})
-            if len(known) >= _MOST_REMEMBERED:
-                del known[next(iter(known))]
-            known[tuple([parameter.grad is not None for parameter in self.param_groups[index]["params"]])] = made
             if made is not None:
                 made.remember([self.state[parameter] for parameter in members.params], tuple(members.state))
-            self._memory.entries = list(self.state.values())
+            self._memory.remember(index, members.group_params, made, list(self.state.values()))
         return made
 
     def _carry_out(self, steps: list[GroupStep], scaling: Scaling) -> None:
         """Gauge, agree and finish; where nothing has to be agreed, engines take their stages in one go."""
-        agreement, found_inf = self._memory.agreement, scaling.found_inf
-        sums: list[Tensor] = []
-        if agreement is not None:
+        memory, judges = self._memory, any(each.rule.window for each in steps)
+        gauged: list[Sums] = []
+        if memory.agreement is not None or judges:
             gauged = [part for each in steps for part in each.gauge(Scaling(scaling.grad_scale))]
-            sums, found_inf = agreement.reach(gauged, max([each.sum_count for each in steps], default=1), found_inf)
+        sums = [part.values for part in gauged]
+        if memory.agreement is not None:
+            rows = max([each.rule.sum_count for each in steps], default=1)
+            sums, found_inf = memory.agreement.reach(gauged, rows, scaling.found_inf)
             scaling = Scaling(scaling.grad_scale, found_inf)
-        if found_inf is not None and not all(each.skips_on_device for each in steps) and found_inf.item():
+        on_device = all(each.skips_on_device for each in steps)
+        if scaling.found_inf is not None and not on_device and scaling.found_inf.item():
+            memory.verdict = None
             for each in steps:
                 each.skip()
             return
-        for each in steps:
-            if agreement is None:
-                each.step(scaling)
+        verdicts = memory.find_judgement(steps).reach(sums, scaling) if judges else [None] * len(steps)
+        memory.verdict = verdicts[0] if verdicts else None
+        for each, verdict in zip(steps, verdicts, strict=True):
+            if gauged:
+                each.finish([sums.pop(0) for _ in each.engines], verdict, scaling)
             else:
-                each.finish([sums.pop(0) for _ in each.engines], scaling)
+                each.step(scaling)
             each.end(self.state)
 
     def _forget_rehearsal(self) -> None:
@@ -275,16 +231,18 @@ class RobustOptimizer(Optimizer):
 
     def _gather_members(self, index: int, plan: Plan) -> Members:
         """The tensors of a group's step; those of its state are made where they are missing."""
-        group, names = self.param_groups[index], (*STATE, *name_scalars(plan.rule))
+        group, names = self.param_groups[index], name_state(plan.rule)
         first = sum(len(before["params"]) for before in self.param_groups[:index])
         params: list[Tensor] = []
         grads: list[Tensor] = []
+        history: list[Tensor] = []
         columns: list[list[Tensor]] = [[] for _ in names]
-        self._init_group(group, params, grads, *columns)
+        self._init_group(group, params, grads, history, *columns)
         places = [place for place, p in enumerate(group["params"]) if p.grad is not None and p.numel()]
         return Members(
             params,
             dict(zip(names, columns, strict=True)),
+            history,
             group_params=list(group["params"]),
             places=places,
             positions=[first + place for place in places],
@@ -292,13 +250,19 @@ class RobustOptimizer(Optimizer):
         )
 
     def _init_group(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], *columns: list[Tensor]
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        history: list[Tensor],
+        *columns: list[Tensor],
     ) -> None:
         """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
         rule, options = self._check_options(group)
-        names, stepped = (*STATE, *name_scalars(rule)), [p for p in group["params"] if p.grad is not None]
+        names, stepped = name_state(rule), [p for p in group["params"] if p.grad is not None]
         engine, grad_scale = choose_engine(stepped, options), getattr(self, "grad_scale", None)
-        fresh, agreement = [parameter for parameter in stepped if not self.state.get(parameter)], self._find_agreement()
+        fresh = [parameter for parameter in stepped if not self.state.get(parameter)]
+        agreement = self._memory.find_agreement(self._list_params())
         for parameter in stepped:
             entry = self.state[parameter]
             state.complete(entry, names, rule, options, parameter, grad_scale, engine)
@@ -307,6 +271,8 @@ class RobustOptimizer(Optimizer):
                 grads.append(parameter.grad)
                 for name, column in zip(names, columns, strict=True):
                     column.append(entry[name])
+        if rule.window and params:
+            history.append(state.keep_history(self.state, self._list_params(), rule.window))
         if rule.init_scale == "gradient" and agreement is not None:
             state.begin_shared_scales(rule, options, fresh, self.state, self._list_params(), agreement, grad_scale)
 
@@ -339,7 +305,7 @@ class RobustOptimizer(Optimizer):
     def __setstate__(self, saved: dict[str, Any]) -> None:
         super().__setstate__(saved)
         memory = self.__dict__.get("_memory")
-        self._memory = _Memory(memory.captured if memory else [])
+        self._memory = Memory(memory.captured if memory else [])
         self._given = self.__dict__.get("_given") or _list_ids(self.param_groups)
         self.defaults = self._missing_means | self.defaults
         for group in self.param_groups:
@@ -363,7 +329,3 @@ class RobustOptimizer(Optimizer):
 
 def _list_ids(groups: list[dict[str, Any]]) -> set[int]:
     return {id(parameter) for group in groups for parameter in group["params"]}
-
-
-def _are_same(values: list[Any], known: list[Any]) -> bool:
-    return len(values) == len(known) and all(map(is_, values, known))

@@ -1,10 +1,17 @@
 """The optimizers: each a rule with its options."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf, nan
+from typing import Any, Unpack
+
+import torch
 from torch.optim.optimizer import ParamsT
 
+from adaterm.equations import BatchStatistics
 from adaterm.optimizer import RobustOptimizer
-from adaterm.options import Common, Number
-from adaterm.rules import AdaTermRule, TRule
+from adaterm.options import Common, Modes, Number, require
+from adaterm.rules import AdaTermRule, RobustAdamRule, Rule, TRule
 
 
 class AdaTerm(RobustOptimizer, template=AdaTermRule()):
@@ -91,18 +98,11 @@ class TAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0), fixed=("beli
         *,
         dof: float = 1.0,
         as_published: bool = False,
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
+        **modes: Unpack[Modes],
     ) -> None:
-        rule = TRule(False, betas, eps, dof, as_published=as_published)
-        modes = (foreach, fused, capturable, differentiable)
-        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
-        super().__init__(params, rule, common)
+        super().__init__(
+            params, TRule(False, betas, eps, dof, as_published=as_published), Common(lr, weight_decay, **modes)
+        )
 
 
 class AtAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0, beta_dof=0.999), fixed=("belief",)):
@@ -123,18 +123,11 @@ class AtAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0, beta_dof=0.9
         dof: float = 1.0,
         beta_dof: float = 0.999,
         as_published: bool = False,
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
+        **modes: Unpack[Modes],
     ) -> None:
-        rule = TRule(False, betas, eps, dof, beta_dof, as_published)
-        modes = (foreach, fused, capturable, differentiable)
-        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
-        super().__init__(params, rule, common)
+        super().__init__(
+            params, TRule(False, betas, eps, dof, beta_dof, as_published), Common(lr, weight_decay, **modes)
+        )
 
 
 class TAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.0), fixed=("belief", "beta_dof")):
@@ -150,18 +143,11 @@ class TAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.0
         *,
         dof: float = 1.0,
         as_published: bool = False,
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
+        **modes: Unpack[Modes],
     ) -> None:
-        rule = TRule(True, betas, eps, dof, as_published=as_published)
-        modes = (foreach, fused, capturable, differentiable)
-        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
-        super().__init__(params, rule, common)
+        super().__init__(
+            params, TRule(True, betas, eps, dof, as_published=as_published), Common(lr, weight_decay, **modes)
+        )
 
 
 class AtAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.0, beta_dof=0.999), fixed=("belief",)):
@@ -178,18 +164,11 @@ class AtAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.
         dof: float = 1.0,
         beta_dof: float = 0.999,
         as_published: bool = False,
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
+        **modes: Unpack[Modes],
     ) -> None:
-        rule = TRule(True, betas, eps, dof, beta_dof, as_published)
-        modes = (foreach, fused, capturable, differentiable)
-        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
-        super().__init__(params, rule, common)
+        super().__init__(
+            params, TRule(True, betas, eps, dof, beta_dof, as_published), Common(lr, weight_decay, **modes)
+        )
 
 
 class AdaBelief(
@@ -204,16 +183,87 @@ class AdaBelief(
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-16,
         weight_decay: float = 0.0,
+        **modes: Unpack[Modes],
+    ) -> None:
+        super().__init__(params, TRule(True, betas, eps), Common(lr, weight_decay, **modes))
+
+
+class RobustAdamW(RobustOptimizer, template=RobustAdamRule()):
+    """AdamW that notices aberrant batches: it is AdamW while gradients are ordinary, and distrusts them when not.
+
+    What is ordinary, each tensor's own recent past tells. The distance of a gradient from its mean, in units of its
+    scale, is compared with the median of the last ones: a tensor weighs the less, the larger it is. Over all tensors,
+    the mean log-distance is the level of the batch; if that lies far above the usual, the batch is excluded: averages,
+    decay and parameters stay as they are. `docs/robust_adamw.md` has the equations, advice and limits.
+
+    Args:
+        params: parameters, named parameters or parameter groups, as for every torch optimizer.
+        lr: step size, a number or a 1-element tensor.
+        betas: decay of the averages of gradients and of their squares.
+        eps: added to the denominator.
+        weight_decay: decoupled decay, as in AdamW.
+        dof: degrees of freedom of a tensor's weights: the smaller, the more a distant gradient is toned down. inf
+            switches the weights off.
+        window: how many of the last steps tell what is usual. The same in all groups.
+        threshold: z-score from which on a batch is rather excluded than not. inf excludes none.
+        minority: share of the last batches from which on those beyond the threshold are a kind of their own, and are
+            trusted.
+        max_norm: clip the norm of all gradients together in the step, as `clip_grad_norm_` would: a number, or "auto"
+            for the median of the last norms. Do not clip yourself before: that would hide what is judged by.
+        maximize: ascend.
+        foreach: run over lists of tensors; None chooses, as torch does, on an accelerator.
+        capturable: keep the step count on the device, so that a CUDA graph can capture the step.
+        differentiable: let autograd through the step, which then needs parameters that are not leaves.
+        fused: run one kernel over all tensors: Triton's on a GPU, Numba's on a CPU. None chooses them where available.
+        stochastic_rounding: round bfloat16 parameters up or down by chance, so that updates too small for plain
+            rounding are not lost. Other precisions, and the state, are not touched by it.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         *,
-        decoupled_weight_decay: bool = False,
+        dof: float = 3.0,
+        window: int = 100,
+        threshold: float = 4.0,
+        minority: float = 0.3,
+        max_norm: float | str | None = None,
         maximize: bool = False,
-        stochastic_rounding: bool = False,
         foreach: bool | None = None,
-        fused: bool | None = None,
         capturable: bool = False,
         differentiable: bool = False,
+        fused: bool | None = None,
+        stochastic_rounding: bool = False,
     ) -> None:
-        rule = TRule(True, betas, eps)
+        require(not amsgrad, "amsgrad", amsgrad, "False: a largest scale would remember what was excluded")
+        rule = RobustAdamRule(betas, eps, dof, window, threshold, minority, max_norm)
         modes = (foreach, fused, capturable, differentiable)
-        common = Common(lr, weight_decay, decoupled_weight_decay, maximize, stochastic_rounding, *modes)
-        super().__init__(params, rule, common)
+        super().__init__(params, rule, Common(lr, weight_decay, True, maximize, stochastic_rounding, *modes))
+
+    def _check_options(self, group: Mapping[str, Any]) -> tuple[Rule, Common]:
+        rule, common = super()._check_options(group)
+        assert isinstance(rule, RobustAdamRule)
+        decoupled = common.decoupled_weight_decay
+        require(decoupled, "decoupled_weight_decay", decoupled, "True: use AdaTerm for L2 decay")
+        same = all(other.get("window", rule.window) == rule.window for other in self.param_groups)
+        require(same, "window", rule.window, "the same in all parameter groups: they are judged together")
+        if rule.max_norm is None and self._clips():  # the norm is that of all groups, so this one adds its part
+            rule = replace(rule, max_norm=inf)
+        return rule, common
+
+    def _clips(self) -> bool:
+        return any(group.get("max_norm") is not None for group in self.param_groups)
+
+    def batch_statistics(self) -> BatchStatistics:
+        """Level, z-score and trust of the last step's batch, as tensors on the device.
+
+        They are the numbers that the step computed anyway: nothing waits for a device until you read them. The trust is
+        that of the first group, if thresholds differ. All are NaN before the first step, and if GradScaler skipped it.
+        """
+        verdict = self._memory.verdict
+        return BatchStatistics(*(torch.full((3,), nan) if verdict is None else verdict[:3].clone()).unbind())

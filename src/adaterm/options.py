@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import inf
 from numbers import Real
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ Number = float | Tensor
 FOREIGN_OPTIONS = (
     *("beta", "betas", "amsgrad", "momentum", "dampening", "nesterov", "rho", "alpha", "centered", "lambd", "t0"),
     *("lr_decay", "etas", "step_sizes", "momentum_decay", "initial_accumulator_value", "max_iter", "ns_steps"),
-    *("min_dof", "dof", "beta_dof"),
+    *("min_dof", "dof", "beta_dof", "as_published"),
 )
 """Options by which groups of another optimizer are known."""
 _KEYS_OF_OTHERS = (
@@ -53,6 +53,18 @@ def require_bools(options: object, *names: str) -> None:
 def require_choice(option: str, value: object, *choices: str) -> None:
     """Raise unless the value is one of the choices."""
     require(value in choices, option, value, " or ".join(map(repr, choices)))
+
+
+class Modes(TypedDict, total=False):
+    """The options that seldom change: those of every optimizer here, beside learning rate and weight decay."""
+
+    decoupled_weight_decay: bool
+    maximize: bool
+    stochastic_rounding: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,15 @@ from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 from adaterm.equations import (
+    ENOUGH,
     AdaTermFlags,
     AdaTermNumbers,
     AdaTermRates,
     AdaTermScalars,
+    RobustAdamFlags,
+    RobustAdamNumbers,
+    RobustAdamRates,
+    RobustAdamScalars,
     Size,
     TFamilyFlags,
     TFamilyNumbers,
@@ -28,6 +33,15 @@ def _is_dof(value: Any) -> bool:
     return is_number(value) and (0.0 < value < 1e30 or value == inf)
 
 
+def _check_adam(rule: Any) -> None:
+    """Raise unless the options of a robust Adam are possible."""
+    pair = isinstance(rule.betas, tuple | list) and len(rule.betas) == 2
+    valid = pair and all(is_number(beta) and 0.0 <= beta < 1.0 for beta in rule.betas)
+    require(valid, "betas", rule.betas, "two numbers in [0, 1)")
+    require_number("eps", rule.eps, 1e-30, inf, "a finite number of at least 1e-30")
+    require(_is_dof(rule.dof), "dof", rule.dof, "a positive number below 1e30, or inf")
+
+
 @dataclass(frozen=True)
 class AdaTermRule:
     """AdaTerm, its ablations (appendix E) and variants (appendices G and H)."""
@@ -43,6 +57,8 @@ class AdaTermRule:
     init_scale: str = "eps"
 
     family: ClassVar[str] = "adaterm"
+    scale_name: ClassVar[str] = "exp_scale"  # in the state
+    window: ClassVar[int] = 0  # notes of a tensor, and of the batch, that are remembered
     sum_count: ClassVar[int] = 1  # that `gauge` leaves of a tensor
     needs_trigamma: ClassVar[bool] = False
     Scalars: ClassVar[type[Any]] = AdaTermScalars
@@ -87,13 +103,13 @@ class AdaTermRule:
         """The scale before the first gradient."""
         return self.eps**2
 
-    def initial_scalars(self, size: Size) -> dict[str, float]:
-        """The per-tensor state beside mean and scale."""
+    def initial_scalars(self, size: Size, past: float = 0.0) -> dict[str, float]:
+        """The per-tensor state beside mean and scale, for averages with a past of so many steps."""
         scalars = {}
         if self.robust:
             scalars["excess_dof"] = max(self.eps, (self.init_dof or 0.0) - self.min_dof)
         if self.adaptive_bias_correction:
-            scalars["bias_correction"] = 0.0
+            scalars["bias_correction"] = 1.0 if past else 0.0  # with a past there is nothing left to correct
         return scalars
 
 
@@ -109,6 +125,8 @@ class TRule:
     as_published: bool = False
 
     family: ClassVar[str] = "t_family"
+    scale_name: ClassVar[str] = "exp_scale"
+    window: ClassVar[int] = 0
     sum_count: ClassVar[int] = 1
     needs_trigamma: ClassVar[bool] = True
     Scalars: ClassVar[type[Any]] = TFamilyScalars
@@ -117,11 +135,7 @@ class TRule:
     init_scale: ClassVar[str] = "eps"
 
     def __post_init__(self) -> None:
-        pair = isinstance(self.betas, tuple | list) and len(self.betas) == 2
-        valid = pair and all(is_number(beta) and 0.0 <= beta < 1.0 for beta in self.betas)
-        require(valid, "betas", self.betas, "two numbers in [0, 1)")
-        require_number("eps", self.eps, 1e-30, inf, "a finite number of at least 1e-30")
-        require(_is_dof(self.dof), "dof", self.dof, "a positive number below 1e30, or inf")
+        _check_adam(self)
         require_bools(self, "as_published")
         if self.robust:
             allowed = "two numbers, the first in [0.5, 1): below, the t-momentum's sum of weights can turn negative"
@@ -152,7 +166,7 @@ class TRule:
             belief=self.belief,
         )
 
-    def initial_scalars(self, size: Size) -> dict[str, float]:
+    def initial_scalars(self, size: Size, past: float = 0.0) -> dict[str, float]:
         """The per-tensor state beside mean and scale."""
         if not self.robust:
             return {}
@@ -163,7 +177,68 @@ class TRule:
         return scalars
 
 
-Rule = AdaTermRule | TRule
+@dataclass(frozen=True)
+class RobustAdamRule:
+    """AdamW with weights per tensor and a judgement of whole batches, by what was usual in a window of steps."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    dof: float = 3.0
+    window: int = 100
+    threshold: float = 4.0
+    minority: float = 0.3
+    max_norm: float | str | None = None
+
+    family: ClassVar[str] = "robust_adam"
+    scale_name: ClassVar[str] = "exp_avg_sq"
+    needs_trigamma: ClassVar[bool] = False
+    Scalars: ClassVar[type[Any]] = RobustAdamScalars
+    Rates: ClassVar[type[Any]] = RobustAdamRates
+    initial_scale: ClassVar[float] = 0.0
+    init_scale: ClassVar[str] = "eps"
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+        # Its square is added to the scale in the gauge, so it must be a normal float32.
+        require_number("eps", self.eps, 1.1e-19, inf, "a finite number of at least 1.1e-19")
+        whole = isinstance(self.window, int) and not isinstance(self.window, bool)
+        require(whole and ENOUGH <= self.window <= 4096, "window", self.window, f"a whole number from {ENOUGH} to 4096")
+        positive = is_number(self.threshold) and self.threshold > 0.0
+        require(positive, "threshold", self.threshold, "a positive number, or inf to exclude no batch")
+        share = is_number(self.minority) and 0.0 < self.minority <= 1.0
+        require(share, "minority", self.minority, "a share of the batches: a number above 0, up to 1")
+        norm = 1.0 if self.max_norm in (None, "auto") else self.max_norm
+        possible = not isinstance(norm, str) and is_number(norm) and norm > 0.0
+        require(possible, "max_norm", self.max_norm, 'None, a positive number, or "auto" for the usual norm')
+
+    @property
+    def sum_count(self) -> int:
+        """How many sums `gauge` leaves of a tensor: one more for clipping."""
+        return 3 if self.max_norm is None else 4
+
+    @property
+    def robust(self) -> bool:
+        """Whether the dof is finite."""
+        return self.dof < inf
+
+    @property
+    def numbers(self) -> RobustAdamNumbers:
+        """What the equations are given as numbers; schedules may change them."""
+        max_norm = inf if self.max_norm is None or isinstance(self.max_norm, str) else float(self.max_norm)
+        return RobustAdamNumbers(*self.betas, self.eps, self.dof, self.threshold, self.minority, max_norm)
+
+    @property
+    def flags(self) -> RobustAdamFlags:
+        """What decides the course of the equations; kernels are compiled for it."""
+        return RobustAdamFlags(self.robust, clips=self.max_norm is not None, follows=self.max_norm == "auto")
+
+    def initial_scalars(self, size: Size, past: float = 0.0) -> dict[str, float]:
+        """The corrections of mean and scale: 0 at first, and those of Adam for averages with a past."""
+        names = RobustAdamScalars._fields
+        return {name: 1.0 - beta**past for name, beta in zip(names, self.betas, strict=True)}
+
+
+Rule = AdaTermRule | TRule | RobustAdamRule
 
 
 class RuleKind(NamedTuple):
@@ -172,6 +247,7 @@ class RuleKind(NamedTuple):
     family: str
     flags: Any
     sum_count: int
+    window: int
     numbers: type[Any]
     scalars: type[Any]
     rates: type[Any]
@@ -179,9 +255,21 @@ class RuleKind(NamedTuple):
 
 def kind_of(rule: Rule) -> RuleKind:
     """The kind of a rule."""
-    return RuleKind(rule.family, rule.flags, rule.sum_count, type(rule.numbers), rule.Scalars, rule.Rates)
+    numbers = type(rule.numbers)
+    return RuleKind(rule.family, rule.flags, rule.sum_count, rule.window, numbers, rule.Scalars, rule.Rates)
+
+
+WINDOW = "log_distances"
+"""The name of a tensor's window in its state."""
+HISTORY = "batches"
+"""The name of the levels and norms of the last batches, in the state of one of the parameters."""
 
 
 def name_scalars(rule: Rule) -> tuple[str, ...]:
-    """The names of the per-tensor state beside mean and scale."""
+    """The names of a tensor's numbers in its state, beside mean and scale."""
     return tuple(rule.initial_scalars(Size(1.0, 0.0)))
+
+
+def name_state(rule: Rule) -> tuple[str, ...]:
+    """The names of a parameter's state: step, mean and scale, then numbers, and the window if there is one."""
+    return ("step", "exp_avg", rule.scale_name, *name_scalars(rule), *((WINDOW,) if rule.window else ()))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -9,11 +10,10 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
 from adaterm.engines.agreement import Agreement, Sums, get_local, get_local_gradient, is_sharded
-from adaterm.engines.base import STATE
 from adaterm.engines.group_step import as_reals, count_elements
 from adaterm.equations import direct
-from adaterm.options import FOREIGN_OPTIONS, Common
-from adaterm.rules import Rule, measure
+from adaterm.options import FOREIGN_OPTIONS, Common, warn_user
+from adaterm.rules import HISTORY, WINDOW, Rule, measure
 
 _PIECE = 1 << 14  # elements that are added up on their own, by one thread: torch shares out longer sums
 _CHUNK = 1 << 24  # elements at a time, so that nothing as large as a parameter is needed beside it
@@ -26,9 +26,11 @@ class Exact:
     tensor: Tensor
 
 
-def check_and_protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
+def check_and_protect(optimizer: Any, state_dict: StateDict) -> StateDict:
     """A pre-hook that runs after the user's own: torch passes what is not a tensor on as it is."""
-    _refuse_foreign(optimizer, state_dict)
+    if optimizer.scale_name == "exp_avg_sq":
+        state_dict = _adopt_adam(optimizer, state_dict)
+    _refuse_foreign(optimizer, state_dict, optimizer.scale_name)
 
     def protect(entry: Any) -> Any:
         if not isinstance(entry, dict):
@@ -38,7 +40,23 @@ def check_and_protect(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     return state_dict | {"state": {key: protect(entry) for key, entry in state_dict["state"].items()}}
 
 
-def _refuse_foreign(optimizer: Optimizer, state_dict: StateDict) -> None:
+def _adopt_adam(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
+    """Give groups of torch's AdamW the options that they lack: those of this optimizer's own groups."""
+    groups = []
+    for group, current in zip(state_dict["param_groups"], optimizer.param_groups, strict=False):
+        if group.get("amsgrad"):
+            raise ValueError("a state of amsgrad=True does not fit: its largest scale would remember what is excluded")
+        if group.get("weight_decay") and not group.get("decoupled_weight_decay", True):
+            warn_user("the weight decay of this state was L2, added to gradients; here it is decoupled, as in AdamW")
+        saved = {name: value for name, value in group.items() if name != "amsgrad"}
+        added = {name: current[name] for name in optimizer.defaults if name in current}
+        groups.append({**added, **saved, "decoupled_weight_decay": True})
+    if len(groups) < len(state_dict["param_groups"]):
+        return state_dict  # which torch refuses
+    return state_dict | {"param_groups": groups}
+
+
+def _refuse_foreign(optimizer: Optimizer, state_dict: StateDict, scale_name: str) -> None:
     """Raise if a state dict is of another kind of optimizer; more than we need is no reason."""
     name = type(optimizer).__name__
     for group in state_dict["param_groups"]:
@@ -50,7 +68,8 @@ def _refuse_foreign(optimizer: Optimizer, state_dict: StateDict) -> None:
                 "optimizer that saved it"
             )
     for entry in state_dict["state"].values():
-        missing = [key for key in STATE if isinstance(entry, dict) and entry and key not in entry]
+        needed = ("step", "exp_avg", scale_name)
+        missing = [key for key in needed if isinstance(entry, dict) and entry and key not in entry]
         if missing:
             raise ValueError(
                 f"this state dict is not of {name}: a parameter's state holds {', '.join(map(str, entry))}, "
@@ -72,9 +91,10 @@ def _restore_tensor(name: str, value: Any, parameter: Any) -> Tensor:
 
     Where the parameter is sharded, so is its mean and scale.
     """
-    if name in STATE and is_sharded(value) and not is_sharded(parameter):
+    averages = name in ("exp_avg", "exp_scale", "exp_avg_sq")
+    if averages and is_sharded(value) and not is_sharded(parameter):
         raise ValueError(f"{name} is sharded and its parameter is not: load it with set_optimizer_state_dict")
-    if name in STATE and is_sharded(parameter):
+    if averages and is_sharded(parameter):
         if value.shape != parameter.shape:
             raise ValueError(
                 f"a sharded parameter of shape {tuple(parameter.shape)} cannot have {name} of shape "
@@ -124,30 +144,36 @@ def complete(
     """Make the state that a new parameter, or an option that was switched on, needs, where the engine needs it."""
     if not all(name in entry for name in names):
         on_device = options.capturable or engine == "fused"
-        fresh = _make_state(rule, options, parameter, grad_scale, on_device)
-        if entry and "bias_correction" in fresh:
-            fresh["bias_correction"].fill_(1.0)  # averages with a past have nothing left to correct
+        past = float(entry["step"]) if entry else 0.0
+        fresh = _make_state(rule, options, parameter, grad_scale, on_device, past)
         for name in names:
             entry.setdefault(name, fresh[name])
-    _unify(entry, names, parameter)
+    if WINDOW in entry and len(entry[WINDOW]) != rule.window:
+        entry[WINDOW] = _resize(entry[WINDOW], rule.window)
+    _unify(entry, names, rule.scale_name, parameter)
     step = entry["step"]
     if engine == "fused" and (step.is_cpu != parameter.is_cpu or step.dtype != torch.float32):
         entry["step"] = step.to(parameter.device, torch.float32)
 
 
-def _unify(entry: dict[str, Tensor], names: tuple[str, ...], parameter: Tensor) -> None:
+def _resize(window: Tensor, length: int) -> Tensor:
+    """A window of another length, with as many of its newest values as fit, which come first."""
+    return torch.nn.functional.pad(window[..., :length], (0, max(0, length - window.shape[-1])), value=inf)
+
+
+def _unify(entry: dict[str, Tensor], names: tuple[str, ...], scale_name: str, parameter: Tensor) -> None:
     """Give mean, scale and scalars the parameter's device and one precision: models are moved and cast."""
-    tensors = (entry["exp_avg"], entry["exp_scale"], parameter)
+    tensors = (entry["exp_avg"], entry[scale_name], parameter)
     real = torch.float64 if any(torch.finfo(tensor.dtype).bits == 64 for tensor in tensors) else torch.float32
     for name in names[1:]:
-        dtype = real.to_complex() if name in STATE and parameter.is_complex() else real
+        dtype = real.to_complex() if name in ("exp_avg", scale_name) and parameter.is_complex() else real
         if entry[name].dtype != dtype or entry[name].device != parameter.device:
             entry[name] = entry[name].to(parameter.device, dtype)
 
 
 @torch.no_grad()
 def _make_state(
-    rule: Rule, options: Common, parameter: Tensor, grad_scale: Tensor | None, on_device: bool
+    rule: Rule, options: Common, parameter: Tensor, grad_scale: Tensor | None, on_device: bool, past: float
 ) -> dict[str, Tensor]:
     mean = torch.zeros_like(parameter, dtype=state_dtype(parameter), memory_format=torch.preserve_format)
     scale = torch.empty_like(mean)
@@ -156,13 +182,27 @@ def _make_state(
     if rule.init_scale == "gradient" and parameter.grad is not None and not is_sharded(parameter):
         total = _sum_squares(parameter, parameter.grad, options, reals.dtype, grad_scale)
         _begin_scale(reals, total / count_elements(parameter), rule)
-    scalars = rule.initial_scalars(measure(count_elements(parameter)))
-    return {
-        "step": count_steps(0.0, parameter, on_device),
-        "exp_avg": mean,
-        "exp_scale": scale,
-        **{name: torch.full((), value, dtype=reals.dtype, device=parameter.device) for name, value in scalars.items()},
-    }
+    scalars = rule.initial_scalars(measure(count_elements(parameter)), past)
+    entry = {"step": count_steps(0.0, parameter, on_device), "exp_avg": mean, rule.scale_name: scale}
+    entry |= {name: reals.new_full((), value) for name, value in scalars.items()}
+    return entry | ({WINDOW: reals.new_full((rule.window,), inf)} if rule.window else {})
+
+
+def keep_history(state: Mapping[Tensor, dict[str, Tensor]], params: list[Tensor], window: int) -> Tensor:
+    """The levels and norms of the last batches, newest first, as they fit the window and their keeper.
+
+    The keeper is the first of the parameters that has a window, as it is after torch's checkpoints have made state.
+    """
+    keeper = next(state[parameter] for parameter in params if WINDOW in state.get(parameter, {}))
+    previous = next((entry for entry in state.values() if HISTORY in entry), keeper)
+    history = previous.pop(HISTORY, None)
+    like = keeper[WINDOW]
+    if history is None:
+        history = like.new_full((2, window), inf)
+    elif history.shape[-1] != window:
+        history = _resize(history, window)
+    keeper[HISTORY] = history.to(like)
+    return keeper[HISTORY]
 
 
 def _sum_squares(
@@ -210,7 +250,7 @@ def begin_shared_scales(
         sums.append(Sums([positions[id(parameter)]], total.reshape(1, 1)))
     totals, _ = agreement.reach(sums, 1) if begun else ([], None)
     for parameter, total in zip(begun, totals, strict=True):
-        (scale,) = as_reals([get_local(state[parameter]["exp_scale"])])
+        (scale,) = as_reals([get_local(state[parameter][rule.scale_name])])
         _begin_scale(scale, total.reshape(()) / count_elements(parameter), rule)
 
 

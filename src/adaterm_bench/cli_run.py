@@ -108,6 +108,10 @@ def _make_orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Ord
     methods = [word for words in arguments.methods or [] for word in words.split(",")]
     plugins, added = _import_plugins(arguments.plugins)
     available = [*dict.fromkeys(method for entry in chosen for method in entry.experiment.methods), *added]
+    if not set(methods) <= set(available):
+        others = [name for name in _list_methods() if name not in available]  # which run where they are named
+        added += [name for name in others if name in methods]
+        available += others
     for method in methods:
         if method not in available:
             hint = "" if arguments.plugins else " A method of your own needs --with FILE."
@@ -126,15 +130,19 @@ def _make_orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Ord
     return orders
 
 
+def _list_methods() -> list[str]:
+    from adaterm_bench import methods  # needs torch, which listing and status do not
+
+    return methods.list_methods()
+
+
 def _import_plugins(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
     """The files that register methods, imported, and the names they registered."""
     if not words:
         return (), []
-    from adaterm_bench import methods  # needs torch, which listing and status do not
-
-    before = methods.list_methods()
+    before = _list_methods()
     sources = tuple(map(registry.import_plugin, words))
-    return sources, [name for name in methods.list_methods() if name not in before]
+    return sources, [name for name in _list_methods() if name not in before]
 
 
 def _make_pool(arguments: argparse.Namespace) -> Pool:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import adaterm
+from adaterm.optimizer import RobustOptimizer
 from adaterm.rules import Rule
 from adaterm_bench.steppers import ElementwiseStepper, RuleStepper, SeparateSteppers, Stepper
 
@@ -46,6 +47,12 @@ PAPER_METHODS: dict[str, Method] = {
 }
 """Every method under its name in reports and legends, in their order; the last one is ours, not the paper's."""
 
+OUR_METHODS: dict[str, Method] = {
+    "RobustAdamW": Method("RobustAdamW", {}),
+    "RobustAdamW (clipped)": Method("RobustAdamW", {"max_norm": 1.0}),
+}
+"""What is not the paper's, under its name in reports and legends."""
+
 
 class ClippedAdamW(torch.optim.AdamW):
     """AdamW after clipping all gradients to a norm of 1: what many use against wild gradients."""
@@ -65,7 +72,7 @@ _REGISTERED: dict[str, tuple[Factory, bool]] = {
 
 def register(name: str, factory: Factory, elementwise: bool = False) -> None:
     """Add a method; `elementwise` if it treats every element alone, so that one optimizer can step all trials."""
-    if name in PAPER_METHODS or name in _REGISTERED:
+    if name in list_methods():
         raise ValueError(f"there is a method {name!r} already")
     if "," in name:
         raise ValueError(f"the name {name!r} has a comma, which would end it in --methods: leave it out")
@@ -74,14 +81,14 @@ def register(name: str, factory: Factory, elementwise: bool = False) -> None:
 
 def unregister(name: str) -> None:
     """Remove a method that was registered."""
-    if name in PAPER_METHODS or name not in _REGISTERED:
+    if name in PAPER_METHODS or name in OUR_METHODS or name not in _REGISTERED:
         raise ValueError(f"the method {name!r} was not registered")
     del _REGISTERED[name]
 
 
 def list_methods() -> list[str]:
     """The names of all methods, the paper's first."""
-    return [*PAPER_METHODS, *(name for name in _REGISTERED if name not in PAPER_METHODS)]
+    return list(dict.fromkeys([*PAPER_METHODS, *OUR_METHODS, *_REGISTERED]))
 
 
 def make_stepper(method: str, params: list[Tensor], lr: float) -> Stepper:
@@ -89,30 +96,28 @@ def make_stepper(method: str, params: list[Tensor], lr: float) -> Stepper:
     if method in _REGISTERED:
         factory, elementwise = _REGISTERED[method]
         return ElementwiseStepper(factory(params, lr)) if elementwise else SeparateSteppers(factory, params, lr)
-    return RuleStepper(make_rule(method), params, lr)
+    optimizer = _make(method, [torch.zeros(1)])
+    return RuleStepper(optimizer.rule_of(0), params, lr, optimizer.defaults["weight_decay"])
 
 
 def make_optimizer(method: str, params: list[Tensor], lr: float) -> torch.optim.Optimizer:
     """The optimizer itself, as a user would make it, in a form that a CUDA graph can capture; for one trial."""
     if method in _REGISTERED:
         return _REGISTERED[method][0](params, lr)
-    name, options = _find(method)
-    optimizer: torch.optim.Optimizer = getattr(adaterm, name)(params, lr=lr, capturable=params[0].is_cuda, **options)
-    return optimizer
+    return _make(method, params, lr=lr, capturable=params[0].is_cuda)
 
 
 def make_rule(method: str) -> Rule:
     """The rule of one of our methods."""
-    name, options = _find(method)
-    optimizer = getattr(adaterm, name)([torch.zeros(1)], **options)
-    rule: Rule = optimizer.rule_of(0)
-    return rule
+    return _make(method, [torch.zeros(1)]).rule_of(0)
 
 
-def _find(method: str) -> Method:
-    if method not in PAPER_METHODS:
+def _make(method: str, params: list[Tensor], **options: Any) -> RobustOptimizer:
+    if method not in PAPER_METHODS | OUR_METHODS:
         raise ValueError(f"there is no method {method!r}: choose from {', '.join(list_methods())}")
-    return PAPER_METHODS[method]
+    name, chosen = (PAPER_METHODS | OUR_METHODS)[method]
+    optimizer: RobustOptimizer = getattr(adaterm, name)(params, **chosen, **options)
+    return optimizer
 
 
 def _fused(params: list[Tensor]) -> dict[str, Any]:

@@ -1,9 +1,12 @@
-"""What ranks tell each other between gauge and finish.
+"""What tensors and ranks tell each other between gauge and finish.
 
 Elements of a tensor meet only in the sums that `gauge` leaves, so one small all-reduce for all tensors that share their
 ranks makes the result that of a single process. It takes place over the mesh dimensions that shard a tensor, not over
 those that replicate it. Every parameter of the optimizer has its place in the message, gradient or not: no rank waits
 for a message of another length. With GradScaler a last place is for its `found_inf`: all ranks skip a step, or none.
+
+A rule that judges whole batches does so then, from the sums of all tensors of all groups; ranks that have the same sums
+come to the same verdict without another message.
 """
 
 import sys
@@ -15,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
+
+from adaterm.engines.base import Engine, Evidence, Scaling
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -124,9 +129,9 @@ class Agreement:
             length = len(meeting.positions) + (found_inf is not None)
             message = torch.zeros(rows, length, dtype=meeting.dtype, device=meeting.home)
             taking_part = [self._find_common(part.positions, meeting) for part in parts]
-            for own, (columns, slots) in zip(values, taking_part, strict=True):
+            for sums, (columns, slots) in zip(values, taking_part, strict=True):
                 if columns:
-                    message[: len(own), slots] = own[:, columns].to(meeting.dtype)
+                    message[: len(sums), slots] = sums[:, columns].to(meeting.dtype)
             if found_inf is not None:
                 message[0, -1] = found_inf.reshape(()).to(meeting.home)
             message = message if meeting.home.type == meeting.device else message.to(meeting.device)
@@ -152,6 +157,36 @@ class Agreement:
         if not torch.compiler.is_compiling():
             self._common[key] = common
         return common
+
+
+class Judgement:
+    """How the tensors of all groups together judge a batch."""
+
+    def __init__(self, engines: list[list[Engine]], history: Tensor) -> None:
+        """The engines are those of each group's step; the history is that of one optimizer."""
+        self.engines = engines
+        self.history = history
+        blocks = [engine.block for engines_of_group in engines for engine in engines_of_group]
+        wide = any(block.means[0].dtype == torch.float64 for block in blocks)
+        self._dtype = torch.float64 if wide else torch.float32
+        sizes = [size for block in blocks for size in block.sizes]
+        self._sizes = torch.tensor(sizes, dtype=self._dtype, device="cpu").to(history.device, non_blocking=True)
+        self._sums = torch.empty(blocks[0].rule.sum_count, len(sizes), dtype=self._dtype, device=history.device)
+
+    def reach(self, sums: list[Tensor], scaling: Scaling) -> list[Tensor]:
+        """The verdict of each group, by its own options, from the sums of all blocks; one alone remembers the batch."""
+        if self.history.is_cuda and torch.cuda.is_current_stream_capturing():
+            self.engines[0][0].block.captured.append(self)  # a graph writes into its tensors at every replay
+        if len(sums) > 1 or sums[0].device != self.history.device:
+            together = [values.to(self.history.device, self._dtype) for values in sums]
+            traced = torch.compiler.is_compiling() or any(values.requires_grad for values in together)
+            sums = [torch.cat(together, dim=1) if traced else torch.cat(together, dim=1, out=self._sums)]
+        last = len(self.engines) - 1
+        verdicts = []
+        for place, (engine, *_) in enumerate(self.engines):
+            engine.block.scaling = scaling
+            verdicts.append(engine.judge(Evidence(sums[0], self._sizes, self.history, place == last)))
+        return verdicts
 
 
 def _as_slice(numbers: list[int]) -> Any:

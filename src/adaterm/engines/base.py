@@ -6,11 +6,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from adaterm.equations import Batch, Pace
 from adaterm.options import Common, Number
 from adaterm.rules import Rule, kind_of, name_scalars
-
-STATE = ("step", "exp_avg", "exp_scale")
-"""The tensors that every parameter has in its state; a rule's scalars come beside them."""
 
 
 class Scaling(NamedTuple):
@@ -36,8 +34,10 @@ class Block:
     means: list[Tensor]
     scales: list[Tensor]
     scalars: dict[str, list[Tensor]]
+    windows: list[Tensor]  # empty if the rule remembers nothing
     sizes: list[int]
     streams: list[int]  # of rounding noise: one for each part of each parameter
+    arranged: list[Tensor] = field(default_factory=list)  # gradients in the order of memory that a fused engine needs
     captured: list[Any] = field(default_factory=list)  # what CUDA graphs refer to; lives as long as the optimizer
     scaling: Scaling = field(default_factory=Scaling)
 
@@ -62,6 +62,10 @@ class Block:
         scale = self.scaling.grad_scale
         return sign if scale is None else sign / scale.reshape(()).to(self.params[0].device)
 
+    def read_pace(self, step: Number) -> Pace:
+        """What the equations are told of the step."""
+        return Pace(self.read_lr(), self.options.weight_decay, step)
+
     def gather_scalars(self, values: dict[str, Any]) -> Any:
         """A rule's scalars by name; those that it does without are 0."""
         return self.rule.Scalars(**{name: values.get(name, 0.0) for name in self.rule.Scalars._fields})
@@ -74,12 +78,28 @@ def describe_variant(rule: Rule, options: Common) -> tuple[Any, ...]:
     return kind_of(rule), name_scalars(rule), decay, modes, lr.device if isinstance(lr, Tensor) else None
 
 
+class Evidence(NamedTuple):
+    """By what a batch is judged: the sums and sizes of all tensors, and the last levels and norms, newest first."""
+
+    sums: Tensor
+    sizes: Tensor
+    history: Tensor
+    remember: bool  # whether the level and the norm of this batch are to be added to the history
+
+
+def read_verdict(verdict: Tensor | None) -> Batch | None:
+    """The judgement of a batch; a verdict is a vector of its level, z-score, trust and clipping."""
+    return None if verdict is None else Batch(verdict[2], verdict[3])
+
+
 class Engine(Protocol):
     """Steps the tensors of a block, and owns all that is remembered for the next step; engines alone change state."""
 
     block: Block
     statistics: Tensor
     """Distance, trust and dof of the last step, as rows; NaN if GradScaler had it skipped."""
+    skips_on_device: bool
+    """Whether it reads GradScaler's `found_inf` on the device, and skips the step there."""
 
     def __init__(self, block: Block) -> None: ...
 
@@ -89,5 +109,8 @@ class Engine(Protocol):
     def gauge(self) -> Tensor:
         """The sums of every tensor: a row for each sum of the rule."""
 
-    def finish(self, sums: Tensor) -> None:
-        """Weigh and move, with the sums of whole tensors."""
+    def judge(self, evidence: Evidence) -> Tensor:
+        """The verdict on a batch, by the options of this engine's group; only for rules that judge."""
+
+    def finish(self, sums: Tensor, verdict: Tensor | None) -> None:
+        """Weigh and move, with the sums of whole tensors, and with the verdict of a rule that judges."""

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adaterm import equations
 from adaterm.binding import bind, stages_of
-from adaterm.engines.base import Block
-from adaterm.equations import Size
+from adaterm.engines import reference
+from adaterm.engines.base import Block, Evidence, read_verdict
+from adaterm.equations import Size, push
 from adaterm.options import Number
 from adaterm.rounding import round_stochastically
 from adaterm.rules import measure
@@ -135,7 +135,9 @@ def _ratio(value: Tensors, number: Number) -> Tensors:
     return copied.accumulate(copied, 1.0 / number - 1.0)  # only addcmul has one launch for a vector of numbers
 
 
-def _where(valid: Tensor, value: Tensors, other: float) -> Tensors:
+def _where(valid: Tensor, value: Any, other: float) -> Any:
+    if not isinstance(value, Tensors):  # but numbers, one for each tensor
+        return torch.where(valid, value, other)
     assert other == 0.0, "an excluded gradient counts as zero"
     taken = value.take().each(lambda tensor: tensor.nan_to_num_(0.0, 0.0, 0.0))
     return taken.accumulate(taken, valid.to(taken.items[0].dtype) - 1.0)
@@ -145,9 +147,11 @@ _LISTS = bind(
     {
         "shift": _shift,
         "ratio": _ratio,
+        "scaled": lambda value, number: value.__mul__(number),  # torch.compile does not find the operator by itself
         "where": _where,
         "sqrt": lambda value: value.take().each(Tensor.sqrt_),
         "square": lambda value: value.take().each(lambda tensor: tensor.mul_(tensor)),
+        "add_up": lambda value: _add_up(value.items),
         "at_least": lambda value, bound: value.take().each(lambda tensor: tensor.clamp_min_(bound)),
     }
 )
@@ -166,6 +170,8 @@ class _Operands(NamedTuple):
 class ForeachEngine:
     """Steps a block's tensors as lists."""
 
+    skips_on_device = False
+
     def __init__(self, block: Block) -> None:
         self.block = block
         self.statistics = block.means[0].new_full((3, len(block.params)), nan)
@@ -173,15 +179,19 @@ class ForeachEngine:
     def step(self) -> None:
         """Take a whole step."""
         operands = self._read()
-        self._finish(operands, self._gauge(operands))
+        self._finish(operands, self._gauge(operands), None)
 
     def gauge(self) -> Tensor:
         """The sums of every tensor: a row for each sum of the rule."""
         return self._gauge(self._read())
 
-    def finish(self, sums: Tensor) -> None:
+    def judge(self, evidence: Evidence) -> Tensor:
+        """The verdict on a batch."""
+        return reference.judge(self.block, evidence)
+
+    def finish(self, sums: Tensor, verdict: Tensor | None) -> None:
         """Weigh and move, with the sums of whole tensors."""
-        self._finish(self._read(), sums)
+        self._finish(self._read(), sums, verdict)
 
     def _read(self) -> _Operands:
         block, dtype = self.block, self.block.means[0].dtype
@@ -195,24 +205,28 @@ class ForeachEngine:
     def _gauge(self, operands: _Operands) -> Tensor:
         gradients, means, scales, _, scalars = operands
         rule = self.block.rule
-        terms = stages_of(rule.family, _LISTS).gauge(gradients, means, scales, scalars, rule.numbers, rule.flags)
-        return torch.stack([_add_up(term.items) for term in terms])
+        sums = stages_of(rule.family, _LISTS).gauge(gradients, means, scales, scalars, rule.numbers, rule.flags)
+        return torch.stack(sums[: rule.sum_count])
 
-    def _finish(self, operands: _Operands, sums: Tensor) -> None:
+    def _finish(self, operands: _Operands, sums: Tensor, verdict: Tensor | None) -> None:
         gradients, means, scales, parameters, scalars = operands
-        block, rule, options, lr = self.block, self.block.rule, self.block.options, self.block.read_lr()
-        if options.shrinks:
-            parameters.accumulate(parameters, -equations.shrinkage(lr, options.weight_decay))
+        block, rule, batch = self.block, self.block.rule, read_verdict(verdict)
         torch._foreach_add_(block.steps, 1.0)
         weigh, move = stages_of(rule.family).weigh, stages_of(rule.family, _LISTS).move
-        counts = _read_counts(block)
-        rates, scalars, statistics = weigh(sums, _measure(block), scalars, lr, counts, rule.numbers, rule.flags)
+        pace, windows = block.read_pace(_read_counts(block)), torch.stack(block.windows) if rule.window else None
+        rates, scalars, notes, statistics = weigh(
+            sums, _measure(block), scalars, windows, batch, pace, rule.numbers, rule.flags
+        )
+        if block.options.shrinks:
+            parameters.accumulate(parameters, -rates.shrinkage)
         move(gradients, means, scales, parameters, rates, rule.numbers, rule.flags)
 
         if parameters.items is not block.params:
             torch._foreach_copy_(block.params, _round(block, parameters.items))
         for name, values in block.scalars.items():
             torch._foreach_copy_(values, getattr(scalars, name).unbind())
+        if windows is not None:
+            torch._foreach_copy_(block.windows, push(windows, notes).unbind())
         self.statistics = torch.stack(list(statistics))
 
 

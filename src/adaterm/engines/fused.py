@@ -1,10 +1,23 @@
 """What the fused engines for CPUs and GPUs share: which tensors they take, and in which order elements lie."""
 
+import hashlib
+from pathlib import Path
+from types import ModuleType
+
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 PRECISIONS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def fingerprint(*modules: ModuleType) -> str:
+    """Changes with the sources of modules and packages, of which the compilers' caches on disk do not know."""
+    files = [Path(str(module.__file__)) for module in modules]
+    sources = [
+        source for file in files for source in (sorted(file.parent.glob("*.py")) if file.stem == "__init__" else [file])
+    ]
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 
 def is_plain(tensor: Tensor) -> bool:

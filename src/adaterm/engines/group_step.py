@@ -1,4 +1,4 @@
-"""A parameter group's step: its tensors in blocks, the engine of each, and the one check whether both still hold."""
+"""A parameter group's step: its tensors in blocks, the engine of each, and the check whether both still hold."""
 
 import importlib
 from collections import defaultdict
@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from adaterm.engines.agreement import Sums, get_local, get_local_gradient, is_sharded, number_part
-from adaterm.engines.base import STATE, Block, Scaling, describe_variant
+from adaterm.engines.base import Block, Engine, Scaling, describe_variant
 from adaterm.engines.choice import make_engine
 from adaterm.engines.fused import match_order
-from adaterm.engines.gpu.engine import GpuEngine
 from adaterm.engines.layout import find_addresses
 from adaterm.options import Common
-from adaterm.rules import Rule
+from adaterm.rules import WINDOW, Rule
 
 # torch's own check of many tensors in one call; without it no step is repeated
 _TensorGuards: Any = getattr(importlib.import_module("torch._C._dynamo.guards"), "TensorGuards", None)
@@ -30,6 +29,7 @@ class Members(NamedTuple):
 
     params: list[Tensor]
     state: dict[str, list[Tensor]]
+    history: list[Tensor]  # of all groups' batches, if the rule judges them
     group_params: list[Tensor]  # all of the group's
     places: list[int]  # in the group
     positions: list[int]  # among all of the optimizer's
@@ -40,8 +40,8 @@ class GroupStep:
     """Owns a group's step and all that is remembered for the next one."""
 
     def __init__(self, engine: str, rule: Rule, options: Common, members: Members, captured: list[Any]) -> None:
-        self.engine, self.params, self.sum_count = engine, members.params, rule.sum_count
-        self.group_params, self.places = members.group_params, members.places
+        self.engine, self.params, self.rule = engine, members.params, rule
+        self.group_params, self.places, self._history = members.group_params, members.places, members.history
         self._differentiable = options.differentiable
         self._variant = describe_variant(rule, options)
         self._sharded = any(map(is_sharded, members.params))
@@ -49,11 +49,11 @@ class GroupStep:
         grads = [_resolve(get_local_gradient(parameter)) for parameter in members.params]
         self._indices = _sort_alike(members.params, grads, members.state["exp_avg"])
         if engine == "fused":
-            for name in ("exp_avg", "exp_scale"):
+            for name in ("exp_avg", rule.scale_name):
                 for tensor, parameter in zip(members.state[name], members.params, strict=True):
                     match_order(get_local(tensor), get_local(parameter))
         self.blocks = [_make_block(rule, options, members, grads, indices, captured) for indices in self._indices]
-        self.engines = [make_engine(engine, block) for block in self.blocks]
+        self.engines: list[Engine] = [make_engine(engine, block) for block in self.blocks]
         self.positions = [[members.positions[index] for index in indices] for indices in self._indices]
         self._params = [[members.params[index] for index in indices] for indices in self._indices]
         self._entries: list[dict[str, Tensor]] | None = None
@@ -66,6 +66,7 @@ class GroupStep:
         if _TensorGuards is None or self._differentiable:
             return
         self._entries, self._get_state, self._width = entries, itemgetter(*names), len(names)
+        self._vectors = [place for place, name in enumerate(names) if name in ("exp_avg", self.rule.scale_name, WINDOW)]
         params, state = self._find_tensors(entries)
         grads = [get_local_gradient(parameter) for parameter in self.params]
         first = {id(gradient): place for place, gradient in reversed(list(enumerate(grads)))}
@@ -86,8 +87,8 @@ class GroupStep:
         return self.params, state
 
     def _list_arrays(self, params: list[Tensor], state: list[Tensor]) -> list[Tensor]:
-        """Parameters, means and scales: all but the scalars of the state."""
-        return params + state[1 :: self._width] + state[2 :: self._width]
+        """Parameters, means, scales and windows: all but the scalars of the state."""
+        return params + [tensor for place in self._vectors for tensor in state[place :: self._width]]
 
     def _list_once(self, grads: list[Tensor]) -> list[Tensor]:
         """The gradients, each once, also where parameters share one: torch's guards want no tensor twice."""
@@ -141,9 +142,14 @@ class GroupStep:
         )
 
     @property
+    def history(self) -> Tensor:
+        """The levels and norms of the last batches."""
+        return self._history[0]
+
+    @property
     def skips_on_device(self) -> bool:
         """Whether the engines read `found_inf` on the device, and skip the step there."""
-        return all(isinstance(engine, GpuEngine) for engine in self.engines)
+        return all(engine.skips_on_device for engine in self.engines)
 
     def step(self, scaling: Scaling) -> None:
         """Take a whole step, where nothing has to be agreed."""
@@ -167,18 +173,19 @@ class GroupStep:
                 sums.append(Sums(positions, engine.gauge()))
         return sums
 
-    def finish(self, sums: list[Tensor], scaling: Scaling) -> None:
-        """Weigh and move, with the sums of whole tensors."""
+    def finish(self, sums: list[Tensor], verdict: Tensor | None, scaling: Scaling) -> None:
+        """Weigh and move, with the sums of whole tensors, and with the verdict of a rule that judges batches."""
         with self._grad_mode():
-            for own, block, engine in zip(sums, self.blocks, self.engines, strict=True):
+            for sums_of_block, block, engine in zip(sums, self.blocks, self.engines, strict=True):
                 block.scaling = scaling
-                engine.finish(own)
+                here = verdict if verdict is None else verdict.to(block.means[0])
+                engine.finish(sums_of_block, here)
 
     def skip(self) -> None:
         """Report that GradScaler had the step skipped."""
         for block, engine in zip(self.blocks, self.engines, strict=True):
             engine.statistics.fill_(nan)
-            block.grads = []
+            block.grads, block.arranged = [], []
 
     def end(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Let autograd know of what changed behind its back, and let go of the gradients."""
@@ -187,16 +194,16 @@ class GroupStep:
         elif self.engine == "fused" or self._sharded:
             torch.autograd.graph.increment_version(self.params)
         for block in self.blocks:
-            block.grads = []
+            block.grads, block.arranged = [], []
 
     def _replace_state(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Put the tensors that a differentiable step made, and that carry its graph, into the state."""
         for indices, block in zip(self._indices, self.blocks, strict=True):
-            columns = {"exp_avg": block.means, "exp_scale": block.scales, **block.scalars}
+            columns = {"exp_avg": block.means, block.rule.scale_name: block.scales, **block.scalars}
             for place, index in enumerate(indices):
                 parameter = self.params[index]
                 for name, tensors in columns.items():
-                    pairs = parameter.is_complex() and name in STATE
+                    pairs = parameter.is_complex() and name not in block.scalars
                     state[parameter][name] = torch.view_as_complex(tensors[place]) if pairs else tensors[place]
 
     def list_statistics(self) -> list[tuple[list[Tensor], Tensor]]:
@@ -217,7 +224,7 @@ def _make_block(
 ) -> Block:
     params = [members.params[index] for index in indices]
     state = {name: [get_local(column[index]) for index in indices] for name, column in members.state.items()}
-    steps, means, scales = (state.pop(name) for name in STATE)
+    steps, means, scales = (state.pop(name) for name in ("step", "exp_avg", rule.scale_name))
     parts = [members.total * number_part(parameter) for parameter in params]
     return Block(
         rule,
@@ -227,6 +234,7 @@ def _make_block(
         steps=steps,
         means=as_reals(means),
         scales=as_reals(scales),
+        windows=state.pop(WINDOW, []),
         scalars=state,
         sizes=[count_elements(parameter) for parameter in params],
         streams=[members.positions[index] + part for index, part in zip(indices, parts, strict=True)],

@@ -17,8 +17,8 @@ from adaterm.rules import Rule, measure
 LR, WEIGHT_DECAY, SIGN = range(3)
 SHARED_NUMBERS = 3
 # ... and then a row for each tensor: addresses, and what is known of it, and then the addresses of its scalars.
-PARAMETER, GRADIENT, MEAN, SCALE, STEP, SIZE, WHOLE_SIZE, TRIGAMMA, FIRST_CHUNK, STREAM = range(10)
-SHARED_COLUMNS = 10  # SIZE is that of this rank's part, WHOLE_SIZE that of all parts
+PARAMETER, GRADIENT, MEAN, SCALE, STEP, WINDOW, SIZE, WHOLE_SIZE, TRIGAMMA, FIRST_CHUNK, STREAM = range(11)
+SHARED_COLUMNS = 11  # SIZE is that of this rank's part, WHOLE_SIZE that of all parts
 
 
 def count_numbers(rule: Rule) -> int:
@@ -46,6 +46,7 @@ class Table:
         self._arranged = [_is_arranged(*pair) for pair in zip(block.grads, block.params, strict=True)]
         self._all_arranged = all(self._arranged)
         columns = {PARAMETER: block.params, MEAN: block.means, SCALE: block.scales, STEP: block.steps}
+        columns[WINDOW] = block.windows
         for place, name in enumerate(rule.Scalars._fields, SHARED_COLUMNS):
             columns[place] = block.scalars.get(name, [])
         for column, tensors in columns.items():
@@ -58,8 +59,8 @@ class Table:
         self._state_aligned = _are_aligned(find_addresses([*block.params, *block.means, *block.scales]))
         self.aligned = False
 
-    def arrange_gradients(self) -> list[Tensor]:
-        """The gradients with the parameters' order of elements in memory."""
+    def _arrange_gradients(self) -> list[Tensor]:
+        """The gradients with the parameters' order of elements in memory; copies must live until the step has ended."""
         if self._all_arranged:
             return self._block.grads
         triples = zip(self._block.grads, self._block.params, self._arranged, strict=True)
@@ -68,10 +69,11 @@ class Table:
             for gradient, parameter, arranged in triples
         ]
 
-    def update(self, grads: list[Tensor]) -> bool:
-        """Write the numbers and the addresses of arranged gradients; whether anything is not as it was."""
+    def update(self) -> bool:
+        """Write the numbers and the addresses of the gradients; whether anything is not as it was."""
         changed = False
-        addresses = find_addresses(grads)
+        self._block.arranged = self._arrange_gradients()
+        addresses = find_addresses(self._block.arranged)
         if addresses != self._gradients:
             self._set(GRADIENT, addresses)
             self._gradients = addresses

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from adaterm import equations
 from adaterm.binding import bind, stages_of
-from adaterm.engines.base import Block
+from adaterm.engines.base import Block, Evidence, read_verdict
+from adaterm.equations import Batch, Totals, push
 from adaterm.options import Number
 from adaterm.rounding import round_stochastically
 from adaterm.rules import measure
@@ -21,8 +22,27 @@ def _shift_in_place(value: Tensor, direction: Tensor, rate: Number) -> Tensor:
 _IN_PLACE = bind({"shift": _shift_in_place})
 
 
+def judge(block: Block, evidence: Evidence) -> Tensor:
+    """The verdict on a batch, in torch's operations."""
+    rule, stages = block.rule, stages_of(block.rule.family)
+    size = measure(1)._replace(count=evidence.sizes)
+    wide = evidence.sums.dtype if evidence.sums.device.type == "mps" else torch.float64
+    totals = Totals(*(values.sum(dtype=wide) for values in stages.summarize(evidence.sums, size, rule.flags)))
+    batch, statistics, notes = stages.judge(totals, *evidence.history, rule.numbers, rule.flags)
+    verdict, found_inf = torch.stack([*statistics, batch.clip]), block.scaling.found_inf
+    remembered = push(evidence.history, torch.stack(list(notes)).detach())
+    if found_inf is not None:  # of a step that is skipped nothing is known
+        taken = found_inf.reshape(()).to(verdict.device) == 0.0
+        verdict, remembered = torch.where(taken, verdict, nan), torch.where(taken, remembered, evidence.history)
+    if evidence.remember:
+        evidence.history.copy_(remembered)
+    return verdict
+
+
 class ReferenceEngine:
     """Steps a block's tensors one by one."""
+
+    skips_on_device = False
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -30,16 +50,20 @@ class ReferenceEngine:
 
     def step(self) -> None:
         """Take a whole step."""
-        self.finish(self.gauge())
+        self.finish(self.gauge(), None)
 
     def gauge(self) -> Tensor:
         """The sums of every tensor: a row for each sum of the rule."""
         return torch.stack([self._gauge(index) for index in range(len(self.block.params))], dim=1)
 
-    def finish(self, sums: Tensor) -> None:
+    def judge(self, evidence: Evidence) -> Tensor:
+        """The verdict on a batch."""
+        return judge(self.block, evidence)
+
+    def finish(self, sums: Tensor, verdict: Tensor | None) -> None:
         """Weigh and move, with the sums of whole tensors."""
-        lr, on_host = self.block.read_lr(), self.block.on_host
-        rows = [self._finish(index, sums[:, index], lr, on_host) for index in range(len(self.block.params))]
+        batch = read_verdict(verdict)
+        rows = [self._finish(index, sums[:, index], batch) for index in range(len(self.block.params))]
         self.statistics = torch.stack(rows, dim=1).detach()
 
     def _gauge(self, index: int) -> Tensor:
@@ -47,24 +71,26 @@ class ReferenceEngine:
         gradient = self._gradient(index, block.params[index].to(mean.dtype))
         gauge = stages_of(block.rule.family).gauge
         scalars = self._scalars(index)
-        terms = gauge(gradient, mean, block.scales[index], scalars, block.rule.numbers, block.rule.flags)
-        return torch.stack([term.sum() for term in terms])
+        sums = gauge(gradient, mean, block.scales[index], scalars, block.rule.numbers, block.rule.flags)
+        return torch.stack(sums[: block.rule.sum_count])
 
-    def _finish(self, index: int, sums: Tensor, lr: Number, on_host: bool) -> Tensor:
+    def _finish(self, index: int, sums: Tensor, batch: Batch | None) -> Tensor:
         block, rule, options = self.block, self.block.rule, self.block.options
         stored, mean, scale, step = (lists[index] for lists in (block.params, block.means, block.scales, block.steps))
         library = equations if options.differentiable else _IN_PLACE
 
-        parameter = stored.to(mean.dtype)
+        parameter = stored.clone() if options.differentiable else stored.to(mean.dtype)  # its graph needs what was
         gradient = self._gradient(index, parameter)
-        if options.shrinks:
-            parameter = library.shift(parameter, parameter, -equations.shrinkage(lr, options.weight_decay))
 
         step += 1
-        count = step.item() if on_host else step.to(mean.dtype)
-        size = measure(block.sizes[index], rule.needs_trigamma)
+        pace = block.read_pace(step.item() if block.on_host else step.to(mean.dtype))
+        size, window = measure(block.sizes[index], rule.needs_trigamma), block.windows[index] if rule.window else None
         weigh, move = stages_of(rule.family).weigh, stages_of(rule.family, library).move
-        rates, scalars, statistics = weigh(sums, size, self._scalars(index), lr, count, rule.numbers, rule.flags)
+        rates, scalars, note, statistics = weigh(
+            sums, size, self._scalars(index), window, batch, pace, rule.numbers, rule.flags
+        )
+        if options.shrinks:
+            parameter = library.shift(parameter, parameter, -rates.shrinkage)
         mean, scale, parameter = move(gradient, mean, scale, parameter, rates, rule.numbers, rule.flags)
 
         if options.stochastic_rounding and stored.dtype == torch.bfloat16:
@@ -72,6 +98,8 @@ class ReferenceEngine:
         elif parameter is not stored:
             stored.copy_(parameter)
         self._keep(index, mean, scale, scalars)
+        if window is not None:
+            window.copy_(push(window, note.detach()))
         return torch.stack(list(statistics))
 
     def _gradient(self, index: int, parameter: Tensor) -> Tensor:

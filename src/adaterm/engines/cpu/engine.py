@@ -7,17 +7,19 @@ added up in the same order, however many threads there are.
 
 import ctypes
 import os
+from array import array
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from adaterm.engines.base import Block
+from adaterm.engines import reference
+from adaterm.engines.base import Block, Evidence
 from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
 from adaterm.rules import kind_of
@@ -98,9 +100,12 @@ def count_threads() -> int:
 class CpuEngine:
     """Steps a block's tensors in compiled loops."""
 
+    skips_on_device = False
+
     def __init__(self, block: Block) -> None:
         loops, count, dtype = _loops(), len(block.params), block.means[0].dtype
         kind = kind_of(block.rule)
+        kind = kind._replace(window=min(1, kind.window))  # its length is not compiled
         self.block = block
         self._table = Table(block, loops.PIECE)
         self._values = torch.frombuffer(self._table.values, dtype=torch.int64)
@@ -113,37 +118,66 @@ class CpuEngine:
             return torch.zeros(shape, dtype=of, device="cpu")
 
         self.statistics = buffer(3, count)
-        self._sums = buffer(count, kind.sum_count, of=torch.float64)
+        self._sums = buffer(kind.sum_count, count, of=torch.float64)
         self._parts = buffer(sum(self._table.chunks), kind.sum_count, of=torch.float64)
         self._counters = buffer(count * loops.LINE // 8, of=torch.int64)
         self._rates = buffer(count, len(kind.rates._fields))
-        self._scalars = buffer(count, len(kind.scalars._fields), of=torch.float64)
+        self._scalars = buffer(count, len(kind.scalars._fields))
         self._numbers = buffer(len(kind.numbers._fields))
         self._grad_scale = torch.ones(1, dtype=torch.float64, device="cpu")
         self._scaled = False
+        self._verdict = buffer(4)
+        self._judge = loops.compile_judge(kind, dtypes[0]) if kind.window else None
         self._large = sum(self._table.sizes) >= _WORTH_THREADS
         self._contexts: dict[tuple[str, int], tuple[int, Any]] = {}
 
     def step(self) -> None:
         """Let the threads work, this one among them."""
+        self._update()
         self._work("step")
 
     def gauge(self) -> Tensor:
         """The sums of every tensor: a row for each sum of the rule."""
+        self._update()
         self._work("gauge")
-        return self._sums.T
+        return self._sums
 
-    def finish(self, sums: Tensor) -> None:
+    def judge(self, evidence: Evidence) -> Tensor:
+        """The verdict on a batch."""
+        sums, sizes, history, remember = evidence
+        if self._judge is None or not history.is_cpu or {sizes.dtype, history.dtype} != {self._verdict.dtype}:
+            return reference.judge(self.block, evidence)
+        sums = sums.to(torch.float64)
+        question = _loops().Question(
+            table=self._values.data_ptr(),
+            tensors=sums.shape[1],
+            sums=sums.data_ptr(),
+            sizes=sizes.data_ptr(),
+            history=history.data_ptr(),
+            window=history.shape[1],
+            verdict=self._verdict.data_ptr(),
+            remember=int(remember),
+        )
+        memory = array("q", question)
+        self._judge.ctypes(memory.buffer_info()[0])
+        return self._verdict
+
+    def finish(self, sums: Tensor, verdict: Tensor | None) -> None:
         """Weigh and move, with the sums of whole tensors."""
-        self._sums.copy_(sums.T)
+        if sums is not self._sums:
+            self._sums.copy_(sums)
+        if verdict is not None and verdict is not self._verdict:
+            self._verdict.copy_(verdict)
         self._work("finish")
 
-    def _work(self, stage: str) -> None:
+    def _update(self) -> None:
+        """Read what may be another in every step."""
         scale = self.block.scaling.grad_scale
         if scale is not None or self._scaled:
             self._grad_scale[0], self._scaled = 1.0 if scale is None else scale.item(), scale is not None
-        grads = self._table.arrange_gradients()  # these may be copies, which must live until the work is done
-        self._table.update(grads)
+        self._table.update()
+
+    def _work(self, stage: str) -> None:
         self._counters.zero_()
         threads = count_threads() if self._large else 1
         if (stage, threads) not in self._contexts:
@@ -161,10 +195,19 @@ class CpuEngine:
         items = torch.tensor(_list_items(self._table, stage, threads), device="cpu")
         team = find_team() if threads > 1 else None
         who = (team.num_threads, team.thread_num, team.give_way) if team else (0, 0, 0)
-        buffers = (self._counters, self._rates, self._scalars, self._numbers, self.statistics, self._grad_scale)
-        given = [*who, len(self._table.sizes), self._values.data_ptr(), len(items), items.data_ptr()]
-        given += [len(self._parts), self._parts.data_ptr()]
-        given += [buffer.data_ptr() for buffer in (*buffers, self._sums)]
+        given = _loops().Context(
+            *who,
+            tensors=len(self._table.sizes),
+            table=self._values.data_ptr(),
+            item_count=len(items),
+            items=items.data_ptr(),
+            part_count=len(self._parts),
+            parts=self._parts.data_ptr(),
+            **{name: getattr(self, f"_{name}").data_ptr() for name in ("counters", "rates", "scalars", "numbers")},
+            statistics=self.statistics.data_ptr(),
+            **{name: getattr(self, f"_{name}").data_ptr() for name in ("grad_scale", "sums", "verdict")},
+            window=self.block.rule.window,
+        )
         context = torch.tensor(given, device="cpu")
         return context.data_ptr(), (context, items)
 
@@ -172,18 +215,24 @@ class CpuEngine:
 def _list_items(table: Table, stage: str, threads: int) -> list[tuple[int, ...]]:
     """What to do, in the columns of an item; none waits for a later one, so that any number of threads can do them."""
     loops = _loops()
-    small, shared, loads = [], [], [0] * threads
+    small: list[list[tuple[int, ...]]] = []  # of each tensor
+    shared: list[list[tuple[int, ...]]] = []
+    loads = [0] * threads
     kinds = {"step": (loops.GAUGE, loops.MOVE), "gauge": (loops.SUM_UP,), "finish": (loops.WEIGH, loops.MOVE)}[stage]
     for index in sorted(range(len(table.sizes)), key=lambda index: -table.sizes[index]):
         size, pieces = table.sizes[index], (sum(table.chunks[:index]), table.chunks[index])
         if size >= _SHARED and threads > 1:
             cuts = [min(size, loops.PIECE * (pieces[1] * part // threads)) for part in range(threads + 1)]
+            shared.append([])
             for kind in kinds:
                 parts = enumerate([(0, size)] if kind == loops.WEIGH else pairwise(cuts))
-                shared += [(kind, index, *cut, *pieces, owner) for owner, cut in parts if cut[1] > cut[0]]
+                shared[-1] += [(kind, index, *cut, *pieces, owner) for owner, cut in parts if cut[1] > cut[0]]
         else:
             owner = loads.index(min(loads))
             loads[owner] += size
             chosen = [loops.WHOLE] if stage == "step" else [kind for kind in kinds if size or kind != loops.MOVE]
-            small += [(kind, index, 0, size, *pieces, owner) for kind in chosen]
-    return [*small, *shared]
+            small.append([(kind, index, 0, size, *pieces, owner) for kind in chosen])
+    tensors = small + shared
+    if stage == "finish":
+        tensors.reverse()  # what was gauged last is still in the cache
+    return list(chain.from_iterable(tensors))

@@ -1,37 +1,23 @@
 """The fused engine's loops for a CPU, in Numba, over the same equations as every other engine."""
 
-import hashlib
 import platform
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from adaterm import equations, rounding
+from adaterm import binding, equations, rounding
 from adaterm.binding import bind, stages_of
 from adaterm.engines import layout
 from adaterm.engines.cpu import intrinsics
 from adaterm.engines.cpu.intrinsics import UNITS, call, cast, fetch_add, load, narrow, noisy, pointer, wide
-from adaterm.engines.layout import (
-    GRADIENT,
-    LR,
-    MEAN,
-    PARAMETER,
-    SCALE,
-    SIGN,
-    STEP,
-    STREAM,
-    TRIGAMMA,
-    WEIGHT_DECAY,
-    WHOLE_SIZE,
-)
-from adaterm.equations import Size
+from adaterm.engines.fused import fingerprint
+from adaterm.equations import Batch, Pace, Size, Totals
 from adaterm.rules import RuleKind
 
 PIECE = 1 << 16  # elements whose sums are added up on their own, whoever does it
@@ -41,26 +27,45 @@ LINE = 64  # bytes from one tensor's counter to the next: what one thread writes
 # What to do with the elements of an item: gauge and move a whole tensor, gauge or move a part of one, ...
 WHOLE, GAUGE, MOVE, SUM_UP, WEIGH = range(5)  # ... and, where sums are agreed in between, leave them or go on from them
 ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first piece, its pieces, and whose item it is
-# What a thread is given: addresses, and numbers of things.
-(
-    NUM_THREADS,
-    THREAD_NUM,
-    YIELD,
-    TENSORS,
-    TABLE,
-    ITEM_COUNT,
-    ITEMS,
-    PART_COUNT,
-    PARTS,
-    COUNTERS,
-    RATES,
-    SCALARS,
-    NUMBERS,
-    STATISTICS,
-    GRAD_SCALE,
-    SUMS,
-) = range(16)
-CONTEXT = 16
+
+
+class Context(NamedTuple):
+    """What the threads of a team are given: addresses, and numbers of things."""
+
+    num_threads: int
+    thread_num: int
+    give_way: int
+    tensors: int
+    table: int
+    item_count: int
+    items: int
+    part_count: int
+    parts: int
+    counters: int
+    rates: int
+    scalars: int
+    numbers: int
+    statistics: int
+    grad_scale: int
+    sums: int
+    verdict: int
+    window: int  # values of each tensor's window
+
+
+class Question(NamedTuple):
+    """What a judgement is given: addresses, the number of tensors, and whether the batch is to be remembered."""
+
+    table: int
+    tensors: int
+    sums: int
+    sizes: int
+    history: int
+    window: int
+    verdict: int
+    remember: int
+
+
+CONTEXT, QUESTION = len(Context._fields), len(Question._fields)
 
 
 def _inline(function: Callable[..., Any]) -> Any:
@@ -69,8 +74,24 @@ def _inline(function: Callable[..., Any]) -> Any:
 
 def _compile_equation(equation: FunctionType) -> Any:
     """What is needed for every element becomes part of the loops; what is needed once for a tensor is called."""
-    once = equation.__name__.endswith("weigh")
+    once = equation.__name__.endswith(("weigh", "summarize", "judge"))
     return njit(error_model="numpy")(equation) if once else _inline(equation)
+
+
+@njit(error_model="numpy")
+def _count_above(window, bound):
+    count = 0.0
+    for value in window:
+        if bound < value < np.inf:
+            count += 1.0
+    return count
+
+
+@njit(error_model="numpy")
+def _quantile(ordered, share):
+    place = share * max(_count_above(ordered, -np.inf) - 1.0, 0.0)
+    low = np.float64(ordered[int(place)])
+    return low + (place - np.floor(place)) * (np.float64(ordered[int(np.ceil(place))]) - low)
 
 
 _EQUATIONS = bind(
@@ -81,11 +102,16 @@ _EQUATIONS = bind(
         "square": _inline(lambda value: value * value),
         "sqrt": _inline(lambda value: np.sqrt(value)),
         "log": _inline(lambda value: np.log(value)),
+        "exp": _inline(lambda value: np.exp(value)),
+        "add_up": _inline(lambda terms: terms),
+        "count_above": _count_above,
+        "sort": njit(lambda window: np.sort(window)),
+        "quantile": _quantile,
         "__name__": __name__,
     },
     _compile_equation,
 )
-_direct, _shift, _shrinkage = _EQUATIONS.direct, _EQUATIONS.shift, _EQUATIONS.shrinkage
+_direct, _shift = _EQUATIONS.direct, _EQUATIONS.shift
 _noise = _inline(rounding.noise)
 
 
@@ -96,9 +122,18 @@ def _find_elements(row, column, begin, end, zero):
 
 
 @_inline
+def _find_block(row, begin, end, zero, p_unit, g_unit):
+    """Elements of gradient, mean, scale and parameter."""
+    g = _find_elements(row, layout.GRADIENT, begin, end, g_unit)
+    m = _find_elements(row, layout.MEAN, begin, end, zero)
+    v = _find_elements(row, layout.SCALE, begin, end, zero)
+    return g, m, v, _find_elements(row, layout.PARAMETER, begin, end, p_unit)
+
+
+@_inline
 def _find_step(row):
     """The step count, as an array of one element."""
-    return carray(pointer(row[STEP], np.float32(0)), (1,))
+    return carray(pointer(row[layout.STEP], np.float32(0)), (1,))
 
 
 @_inline
@@ -106,7 +141,7 @@ def _load_scalars(row, scalars, zero):
     """Read a tensor's scalars from its state; those that the rule does without are 0."""
     for index in range(len(scalars)):
         address = row[layout.SHARED_COLUMNS + index]
-        scalars[index] = np.float64(carray(pointer(address, zero), (1,))[0]) if address != 0 else 0.0
+        scalars[index] = carray(pointer(address, zero), (1,))[0] if address != 0 else zero
 
 
 @_inline
@@ -115,6 +150,14 @@ def _store_scalars(row, scalars, zero):
         address = row[layout.SHARED_COLUMNS + index]
         if address != 0:
             carray(pointer(address, zero), (1,))[0] = scalars[index]
+
+
+@_inline
+def _push(window, note):
+    """Make a note the first value of a window; an infinite note is none."""
+    if note < np.inf:
+        window[1:] = window[:-1].copy()
+        window[0] = note
 
 
 @_inline
@@ -131,7 +174,7 @@ def _make_gauge(gauge: Any, flags: Any, adds_decay: bool, terms: int) -> Any:
         return _inline(lambda g, m, v, p, sign, decay, scalars, numbers, totals: None)
     before, term = _make_gauge(gauge, flags, adds_decay, terms - 1), terms - 1
 
-    @njit(error_model="numpy", nogil=True, fastmath={"reassoc", "nsz"})
+    @njit(error_model="numpy", nogil=True, fastmath={"reassoc", "nsz", "arcp", "contract", "afn"})
     def add_up(g, m, v, p, sign, decay, scalars, numbers):
         total = sign - sign  # a bare 0 would be added up in double precision
         for i in range(len(g)):
@@ -151,27 +194,42 @@ def _make_move(move: Any, flags: Any, adds_decay: bool, shrinks: bool, stochasti
     """The function that moves elements of a tensor that has been weighed."""
 
     @_inline
-    def move_elements(g, m, v, p, rates, sign, decay, shrinkage, numbers, begin, step, stream):
+    def move_elements(g, m, v, p, rates, sign, decay, shrink, numbers, begin, step, stream):
         for i in range(len(g)):
             parameter = wide(p[i], sign)
             gradient = _direct(wide(g[i], sign), parameter, sign, decay, adds_decay)
             if shrinks:
-                parameter = _shift(parameter, parameter, -shrinkage)
+                parameter = _shift(parameter, parameter, -shrink)
             m[i], v[i], parameter = move(gradient, m[i], v[i], parameter, rates, numbers, flags)
             p[i] = _store(parameter, p[i], begin + i, step, stream, stochastic)
 
     return move_elements
 
 
+def _make_weigh(weigh: Any, rule: RuleKind, zero: Any) -> Any:
+    """The function that weighs a tensor, and notes what is to be remembered."""
+    flags = rule.flags
+    if not rule.window:
+        return _inline(
+            lambda sums, size, scalars, address, length, verdict, pace, numbers: weigh(
+                sums, size, scalars, 0.0, Batch(1.0, 1.0), pace, numbers, flags
+            )
+        )
+
+    @_inline
+    def weigh_and_note(sums, size, scalars, address, length, verdict, pace, numbers):
+        window = carray(pointer(address, zero), (length,))
+        batch = Batch(np.float64(verdict[2]), np.float64(verdict[3]))
+        rates, scalars, note, report = weigh(sums, size, scalars, window, batch, pace, numbers, flags)
+        _push(window, note)
+        return rates, scalars, note, report
+
+    return weigh_and_note
+
+
 def has_half() -> bool:
     """Whether this processor converts float16; x86 has learnt it in 2012."""
     return "x86" not in platform.machine().lower() or bool(llvm.get_host_cpu_features().get("f16c"))
-
-
-def _fingerprint() -> str:
-    """Changes with what the loops are made of; of other files than this one Numba's cache would not know."""
-    files = [Path(module.__file__) for module in (equations, rounding, layout, intrinsics)]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def count_threads(team: Any, threads: int, counts: Any) -> None:
@@ -188,7 +246,8 @@ def count_threads(team: Any, threads: int, counts: Any) -> None:
 
 
 # What differs between families of rules: the worker is compiled with theirs in place of these.
-gauge_elements = move_elements = weigh = Numbers = Scalars = Rates = FLAGS = None
+gauge_elements = move_elements = weigh_tensor = summarize = judge = Numbers = Scalars = Rates = FLAGS = None
+_FINGERPRINT = fingerprint(equations, binding, rounding, layout, intrinsics)
 
 
 @lru_cache
@@ -199,42 +258,43 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
     gradients or that shrinks parameters.
     """
     (zero, p_unit, g_unit), (adds_decay, shrinks) = (UNITS[name] for name in dtypes), decay
-    variant = f"{_fingerprint()} {rule} {dtypes} {decay} {stochastic}"
-    sum_count, number_count, scalar_count, rate_count = rule.sum_count, *(len(kind._fields) for kind in rule[3:])
+    variant = f"{_FINGERPRINT} {rule} {dtypes} {decay} {stochastic}"
+    sum_count, number_count, scalar_count, rate_count = rule.sum_count, *(len(kind._fields) for kind in rule[4:])
+    shrinkage = rule.rates._fields.index("shrinkage")
     head, row_length = layout.SHARED_NUMBERS + number_count, layout.SHARED_COLUMNS + scalar_count
 
     def work(context):
         len(variant)  # makes it part of what Numba's cache looks at
-        given = carray(pointer(context, 0), (CONTEXT,))
-        threads = call(given[NUM_THREADS]) if given[NUM_THREADS] != 0 else 1
-        thread = call(given[THREAD_NUM]) if given[THREAD_NUM] != 0 else 0
-        count = given[TENSORS]
-        head_numbers = carray(pointer(given[TABLE], 0.0), (head,))
-        rows = carray(pointer(given[TABLE] + 8 * head, 0), (count, row_length))
-        row_numbers = carray(pointer(given[TABLE] + 8 * head, 0.0), (count, row_length))
-        items = carray(pointer(given[ITEMS], 0), (given[ITEM_COUNT], ITEM))
-        parts = carray(pointer(given[PARTS], 0.0), (given[PART_COUNT], sum_count))
-        all_rates = carray(pointer(given[RATES], zero), (count, rate_count))
-        all_scalars = carray(pointer(given[SCALARS], 0.0), (count, scalar_count))
-        narrowed = carray(pointer(given[NUMBERS], zero), (number_count,))
-        statistics = carray(pointer(given[STATISTICS], zero), (3, count))
-        sums = carray(pointer(given[SUMS], 0.0), (count, sum_count))
-        scale = carray(pointer(given[GRAD_SCALE], 0.0), (1,))[0]
+        given = Context(*to_fixed_tuple(carray(pointer(context, 0), (CONTEXT,)), CONTEXT))
+        threads = call(given.num_threads) if given.num_threads != 0 else 1
+        thread = call(given.thread_num) if given.thread_num != 0 else 0
+        count = given.tensors
+        head_numbers = carray(pointer(given.table, 0.0), (head,))
+        rows = carray(pointer(given.table + 8 * head, 0), (count, row_length))
+        row_numbers = carray(pointer(given.table + 8 * head, 0.0), (count, row_length))
+        items = carray(pointer(given.items, 0), (given.item_count, ITEM))
+        parts = carray(pointer(given.parts, 0.0), (given.part_count, sum_count))
+        all_rates = carray(pointer(given.rates, zero), (count, rate_count))
+        all_scalars = carray(pointer(given.scalars, zero), (count, scalar_count))
+        narrowed = carray(pointer(given.numbers, zero), (number_count,))
+        statistics = carray(pointer(given.statistics, zero), (3, count))
+        sums = carray(pointer(given.sums, 0.0), (sum_count, count))
+        verdict = carray(pointer(given.verdict, zero), (4,))
+        scale = carray(pointer(given.grad_scale, 0.0), (1,))[0]
 
-        lr, weight_decay = head_numbers[LR], head_numbers[WEIGHT_DECAY]
-        sign, decay, shrinkage = head_numbers[SIGN] / scale, weight_decay, _shrinkage(lr, weight_decay)
-        sign, decay, shrinkage = cast(sign, zero), cast(decay, zero), cast(shrinkage, zero)
+        lr, weight_decay = head_numbers[layout.LR], head_numbers[layout.WEIGHT_DECAY]
+        sign, decay = cast(head_numbers[layout.SIGN] / scale, zero), cast(weight_decay, zero)
         for index in range(number_count):
             narrowed[index] = head_numbers[layout.SHARED_NUMBERS + index]
         exact = Numbers(*to_fixed_tuple(head_numbers[layout.SHARED_NUMBERS :], number_count))
         numbers = Numbers(*to_fixed_tuple(narrowed, number_count))
 
-        for index in range(given[ITEM_COUNT]):
+        for index in range(given.item_count):
             if items[index, 6] % threads != thread:
                 continue
             kind, tensor, begin, end = items[index, 0], items[index, 1], items[index, 2], items[index, 3]
             first, pieces = items[index, 4], items[index, 5]
-            row, done = rows[tensor], given[COUNTERS] + LINE * tensor
+            row, done = rows[tensor], given.counters + LINE * tensor
             if kind != MOVE:
                 _load_scalars(row, all_scalars[tensor], zero)
                 scalars = Scalars(*to_fixed_tuple(all_scalars[tensor], scalar_count))
@@ -243,57 +303,93 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
                     totals[:] = 0.0
                     for block in range(start, min(end, start + PIECE), _BLOCK):
                         stop = min(end, start + PIECE, block + _BLOCK)
-                        g = _find_elements(row, GRADIENT, block, stop, g_unit)
-                        m = _find_elements(row, MEAN, block, stop, zero)
-                        v = _find_elements(row, SCALE, block, stop, zero)
-                        p = _find_elements(row, PARAMETER, block, stop, p_unit)
+                        g, m, v, p = _find_block(row, block, stop, zero, p_unit, g_unit)
                         gauge_elements(g, m, v, p, sign, decay, scalars, numbers, totals)
                 gauged = (end - begin + PIECE - 1) // PIECE
                 if fetch_add(done, gauged) + gauged == pieces:
                     if kind != WEIGH:
-                        sums[tensor] = 0.0
+                        sums[:, tensor] = 0.0
                         for piece in range(first, first + pieces):
-                            sums[tensor] += parts[piece]
+                            sums[:, tensor] += parts[piece]
                     if kind == SUM_UP:
                         continue
                     step = _find_step(row)
                     step[0] += np.float32(1)
-                    size = Size(np.float64(row[WHOLE_SIZE]), row_numbers[tensor, TRIGAMMA])
-                    totals = to_fixed_tuple(sums[tensor], sum_count)
-                    rates, scalars, report = weigh(totals, size, scalars, lr, np.float64(step[0]), exact, FLAGS)
+                    size = Size(np.float64(row[layout.WHOLE_SIZE]), row_numbers[tensor, layout.TRIGAMMA])
+                    totals = to_fixed_tuple(sums[:, tensor].copy(), sum_count)
+                    exact_scalars = Scalars(*to_fixed_tuple(all_scalars[tensor].astype(np.float64), scalar_count))
+                    pace = Pace(lr, weight_decay, np.float64(step[0]))
+                    rates, following, _, report = weigh_tensor(
+                        totals, size, exact_scalars, row[layout.WINDOW], given.window, verdict, pace, exact
+                    )
                     for place in range(rate_count):
                         all_rates[tensor, place] = rates[place]
-                    _store_scalars(row, scalars, zero)
+                    _store_scalars(row, following, zero)
                     statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = report
                     fetch_add(done, 1)
             if kind in (WHOLE, MOVE):
                 looks = 0
                 while load(done) <= pieces:  # other threads have yet to gauge, or one is weighing
                     looks += 1
-                    if looks > _PATIENCE and given[YIELD] != 0:
-                        call(given[YIELD])
+                    if looks > _PATIENCE and given.give_way != 0:
+                        call(given.give_way)
                 rates = Rates(*to_fixed_tuple(all_rates[tensor], rate_count))
                 step = np.int64(_find_step(row)[0])
                 last = begin + (end - begin - 1) // PIECE * PIECE
                 for start in range(last, begin - 1, -PIECE):  # what was gauged last is still in the cache
                     stop = min(end, start + PIECE)
-                    g = _find_elements(row, GRADIENT, start, stop, g_unit)
-                    m = _find_elements(row, MEAN, start, stop, zero)
-                    v = _find_elements(row, SCALE, start, stop, zero)
-                    p = _find_elements(row, PARAMETER, start, stop, p_unit)
-                    move_elements(g, m, v, p, rates, sign, decay, shrinkage, numbers, start, step, row[STREAM])
+                    g, m, v, p = _find_block(row, start, stop, zero, p_unit, g_unit)
+                    shrink = rates[shrinkage]
+                    move_elements(g, m, v, p, rates, sign, decay, shrink, numbers, start, step, row[layout.STREAM])
 
     stages = stages_of(rule.family, _EQUATIONS)
-    scope = globals() | {
-        "gauge_elements": _make_gauge(stages.gauge, rule.flags, adds_decay, sum_count),
-        "move_elements": _make_move(stages.move, rule.flags, adds_decay, shrinks, stochastic),
-        "weigh": stages.weigh,
-        "Numbers": rule.numbers,
-        "Scalars": rule.scalars,
-        "Rates": rule.rates,
-        "FLAGS": rule.flags,
-    }
-    scoped = FunctionType(work.__code__, scope, work.__name__, None, work.__closure__)
+    return _compile(
+        work,
+        gauge_elements=_make_gauge(stages.gauge, rule.flags, adds_decay, sum_count),
+        move_elements=_make_move(stages.move, rule.flags, adds_decay, shrinks, stochastic),
+        weigh_tensor=_make_weigh(stages.weigh, rule, zero),
+        Numbers=rule.numbers,
+        Scalars=rule.scalars,
+        Rates=rule.rates,
+    )
+
+
+@lru_cache
+def compile_judge(rule: RuleKind, dtype: str) -> Any:
+    """The function that judges a batch, for a kind of rule and the precision of its state."""
+    zero, sum_count, number_count = UNITS[dtype], rule.sum_count, len(rule.numbers._fields)
+    head = layout.SHARED_NUMBERS + number_count
+    variant = f"{_FINGERPRINT} {rule} {dtype}"
+
+    def judge_batch(question):
+        len(variant)  # makes it part of what Numba's cache looks at
+        given = Question(*to_fixed_tuple(carray(pointer(question, 0), (QUESTION,)), QUESTION))
+        head_numbers = carray(pointer(given.table, 0.0), (head,))
+        numbers = Numbers(*to_fixed_tuple(head_numbers[layout.SHARED_NUMBERS :], number_count))
+        sums = carray(pointer(given.sums, 0.0), (sum_count, given.tensors))
+        sizes = carray(pointer(given.sizes, zero), (given.tensors,))
+        history = carray(pointer(given.history, zero), (2, given.window))
+        verdict = carray(pointer(given.verdict, zero), (4,))
+        totals = np.zeros(4)
+        for tensor in range(given.tensors):
+            size = Size(np.float64(sizes[tensor]), 0.0)
+            parts = summarize(to_fixed_tuple(sums[:, tensor].copy(), sum_count), size, FLAGS)
+            for place in range(4):
+                totals[place] += parts[place]
+        batch, report, notes = judge(Totals(*to_fixed_tuple(totals, 4)), history[0], history[1], numbers, FLAGS)
+        verdict[0], verdict[1], verdict[2] = report
+        verdict[3] = batch.clip
+        if given.remember != 0:
+            _push(history[0], notes.level)
+            _push(history[1], notes.norm)
+
+    stages = stages_of(rule.family, _EQUATIONS)
+    return _compile(judge_batch, summarize=stages.summarize, judge=stages.judge, Numbers=rule.numbers, FLAGS=rule.flags)
+
+
+def _compile(function: Any, **scope: Any) -> Any:
+    """A function of one address as machine code, with these names in place of its module's."""
+    scoped = FunctionType(function.__code__, globals() | scope, function.__name__, None, function.__closure__)
     signature, options = types.void(types.int64), {"error_model": "numpy"}
     try:
         return cfunc(signature, cache=True, **options)(scoped)

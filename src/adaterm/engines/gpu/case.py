@@ -1,9 +1,7 @@
 """What kernels are compiled for, and the equations as functions that they can call."""
 
-import hashlib
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -15,9 +13,11 @@ from adaterm import equations
 from adaterm.binding import bind, stages_of
 from adaterm.engines import layout
 from adaterm.engines.base import Block
-from adaterm.equations import Size
+from adaterm.engines.fused import fingerprint
+from adaterm.equations import Batch, Pace, Size, Totals
 from adaterm.rules import RuleKind, kind_of
 
+inf = tl.constexpr(float("inf"))
 TYPES = {getattr(torch, name): getattr(tl, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
 
@@ -51,6 +51,36 @@ def at_least(value, bound):
 
 
 @triton.jit
+def exp(value):
+    return tl.exp(value)
+
+
+@triton.jit
+def add_up(terms):
+    return terms
+
+
+@triton.jit
+def count_above(window, bound):
+    return tl.sum(((window > bound) & (window < inf)).to(tl.float64))
+
+
+@triton.jit
+def sort(window):
+    return tl.sort(window)
+
+
+@triton.jit
+def quantile(ordered, share):
+    places = tl.arange(0, ordered.shape[0])
+    place = share * tl.maximum(count_above(ordered, -inf) - 1.0, 0.0)
+    below = tl.floor(place)
+    low = tl.sum(tl.where(places == below.to(tl.int32), ordered, 0.0)).to(tl.float64)
+    high = tl.sum(tl.where(places == tl.ceil(place).to(tl.int32), ordered, 0.0)).to(tl.float64)
+    return low + (place - below) * (high - low)
+
+
+@triton.jit
 def sqrt(value):
     if value.dtype == tl.float64:
         return tl.sqrt(value)
@@ -60,26 +90,37 @@ def sqrt(value):
 
 def _compile_equations() -> Any:
     """The equations as functions that a kernel can call; an option that is a bool is decided when it is compiled."""
-    primitives = {f.__name__: f for f in (where, log, square, power, at_least, sqrt)}
-    constants = {name: tl.constexpr(getattr(equations, name)) for name in ("inf", "TINY", "LARGEST_DOF_WEIGHT")}
+    replaced = (where, log, exp, square, power, at_least, sqrt, add_up, count_above, sort, quantile)
+    primitives = {function.fn.__name__: function for function in replaced}
+    names = ("inf", "nan", "TINY", "LARGEST_DOF_WEIGHT", "ENOUGH", "LEAST_SPREAD", "BELOW")
+    constants = {name: tl.constexpr(getattr(equations, name)) for name in names}
     types = {"Array": tl.constexpr(None), "Any": tl.constexpr(None), "bool": tl.constexpr}
     return bind({**primitives, **constants, **types, "tl": tl, "__name__": __name__}, triton.jit)
 
 
 # The stages of a family, on plain tuples; it is compiled with its own functions and types in place of these.
-family_gauge = family_weigh = family_move = Numbers = Scalars = Rates = None
+family_gauge = family_weigh = family_move = family_summarize = family_judge = Numbers = Scalars = Rates = None
 
 
 def _gauge(gradient, mean, scale, scalars, numbers, flags):
     return family_gauge(gradient, mean, scale, Scalars(*scalars), Numbers(*numbers), flags)
 
 
-def _weigh(sums, size, scalars, lr, step, numbers, flags):
-    return family_weigh(sums, Size(*size), Scalars(*scalars), lr, step, Numbers(*numbers), flags)
+def _weigh(sums, size, scalars, window, batch, pace, numbers, flags):
+    size, scalars, numbers = Size(*size), Scalars(*scalars), Numbers(*numbers)
+    return family_weigh(sums, size, scalars, window, Batch(*batch), Pace(*pace), numbers, flags)
 
 
 def _move(gradient, mean, scale, parameter, rates, numbers, flags):
     return family_move(gradient, mean, scale, parameter, Rates(*rates), Numbers(*numbers), flags)
+
+
+def _summarize(sums, size, flags):
+    return family_summarize(sums, Size(*size), flags)
+
+
+def _judge(totals, levels, norms, numbers, flags):
+    return family_judge(Totals(*totals), levels, norms, Numbers(*numbers), flags)
 
 
 def compile_function(function: Callable[..., Any], scope: dict[str, Any]) -> Any:
@@ -93,11 +134,16 @@ class Case(NamedTuple):
     gauge: Any
     weigh: Any
     move: Any
+    summarize: Any
+    judge: Any
     flags: Any
     sum_count: int
+    window: int
     number_count: int
     scalar_count: int
     rate_count: int
+    shrinkage: int  # its place among the rates
+    width: int  # of a window, as a power of two
     head: int  # numbers before the table's rows
     row: int  # columns of a row
     version: str  # of the equations, which Triton's cache on disk would not notice behind the names of functions
@@ -112,20 +158,22 @@ class Case(NamedTuple):
     aligned: bool = False
     lr_tensor: bool = False
     scaled: bool = False
-    found: bool = False
+    may_skip: bool = False  # as GradScaler says
     leaves_sums: bool = False  # because they are to be agreed
+    remembers: bool = False  # the batch that it judges
 
 
 @lru_cache
 def compile_family(rule: RuleKind) -> tuple[Any, ...]:
     """The first fields of a case: the stages of a family of rules, and how many numbers go in and out of them."""
-    scope = {"Numbers": rule.numbers, "Scalars": rule.scalars, "Rates": rule.rates, "Size": Size}
+    scope = {"Numbers": rule.numbers, "Scalars": rule.scalars, "Rates": rule.rates}
+    scope |= {"Size": Size, "Pace": Pace, "Batch": Batch, "Totals": Totals}
     scope |= {f"family_{name}": stage for name, stage in stages_of(rule.family, EQUATIONS)._asdict().items()}
-    stages = [compile_function(stage, scope) for stage in (_gauge, _weigh, _move)]
+    stages = [compile_function(stage, scope) for stage in (_gauge, _weigh, _move, _summarize, _judge)]
     counts = [len(kind._fields) for kind in (rule.numbers, rule.scalars, rule.rates)]
+    places = rule.rates._fields.index("shrinkage"), triton.next_power_of_2(max(1, rule.window))
     head, row = layout.SHARED_NUMBERS + counts[0], layout.SHARED_COLUMNS + counts[1]
-    version = hashlib.sha256(Path(equations.__file__).read_bytes()).hexdigest()
-    return (*stages, rule.flags, rule.sum_count, *counts, head, row, version)
+    return (*stages, rule.flags, rule.sum_count, rule.window, *counts, *places, head, row, fingerprint(equations))
 
 
 EQUATIONS = _compile_equations()

@@ -1,9 +1,9 @@
-"""The fused engine on GPUs: two launches for all tensors of a block, and no scratch to speak of.
+"""The fused engine on GPUs: few launches for all tensors of a block, and no scratch to speak of.
 
 A program works on one chunk of one tensor. The first launch gauges: each program leaves its chunk's part of the sums,
 and the one that finishes a tensor last adds the parts up, always in the same order, and weighs. The second launch
 moves. What the kernels must know of the tensors lies in a table, which is copied to the device when it changes. Where
-sums have to be agreed, the first launch leaves them, and a third one, in between, weighs.
+sums have to be agreed, or the batch is judged, the first launch leaves them, and small ones in between judge and weigh.
 """
 
 import os
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adaterm.engines.base import Block
+from adaterm.engines import reference
+from adaterm.engines.base import Block, Evidence
 from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
 
@@ -25,8 +26,9 @@ from adaterm.engines.layout import Table
 available = find_spec("triton") is not None and any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang")))
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 _LAUNCH_OPTIONS: dict[str, dict[str, Any]] = {
-    "gauge": {"num_warps": 16, "maxnreg": 64},  # so that two programs fit a multiprocessor
+    "gauge": {"num_warps": 8, "maxnreg": 128},  # so that two programs fit a multiprocessor
     "weigh": {"num_warps": 1},
+    "judge": {"num_warps": 4},
     "move": {"num_warps": 16},
 }
 
@@ -60,6 +62,8 @@ _NOTHING = _OnDevice()
 class GpuEngine:
     """Steps a block's tensors in Triton's kernels; a captured graph may refer to all of its buffers."""
 
+    skips_on_device = True
+
     def __init__(self, block: Block) -> None:
         kernels, mean, count = _kernels(), block.means[0], len(block.params)
         self.block = block
@@ -80,7 +84,9 @@ class GpuEngine:
         self._parts = buffer(case.sum_count, len(owners))
         self._counters = buffer(count, of=torch.int32)
         self._sums = buffer(case.sum_count, count)  # of this rank's parts
-        self._agreed = buffer(case.sum_count, count)
+        self._agreed = self._sums
+        self._verdict = buffer(4)
+        self._evidence: Evidence | None = None
         self.statistics = buffer(3, count)
         self._captured = False
         self._compiled: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
@@ -88,21 +94,38 @@ class GpuEngine:
 
     def step(self) -> None:
         """Launch the two kernels."""
+        self._update_table()
         self._launch("gauge", "move")
 
     def gauge(self) -> Tensor:
         """The sums of every tensor: a row for each sum of the rule."""
+        self._update_table()
         self._launch("sum_up")
         return self._sums
 
-    def finish(self, sums: Tensor) -> None:
+    def judge(self, evidence: Evidence) -> Tensor:
+        """The verdict on a batch."""
+        if any(t.device != self._device or t.dtype != self._verdict.dtype for t in (evidence.sums, evidence.history)):
+            return reference.judge(self.block, evidence)
+        self._evidence = evidence
+        self._launch("judge")
+        self._evidence = None
+        return self._verdict
+
+    def finish(self, sums: Tensor, verdict: Tensor | None) -> None:
         """Weigh and move, with the sums of whole tensors."""
-        self._agreed.copy_(sums)
+        if sums is not self._sums and self._agreed is self._sums:
+            self._agreed = torch.empty_like(self._sums)
+            self._prepared.clear()
+        if sums is not self._agreed:
+            self._agreed.copy_(sums)
+        if verdict is not None and verdict is not self._verdict:
+            self._verdict.copy_(verdict)
         self._launch("weigh", "move")
 
-    def _update_table(self, grads: list[Tensor]) -> None:
+    def _update_table(self) -> None:
         """Bring the device's table up to date."""
-        changed = self._host_table.update(grads)
+        changed = self._host_table.update()
         capturing = self._table.is_cuda and torch.cuda.is_current_stream_capturing()
         if changed:
             if self._captured:  # a graph reads the old table at every replay
@@ -118,8 +141,6 @@ class GpuEngine:
             self._host_table.forget()  # the copy is only recorded: the next step is to make its own
 
     def _launch(self, *names: str) -> None:
-        grads = self._host_table.arrange_gradients()  # these may be copies, which must live until the launch
-        self._update_table(grads)
         given = self._find_numbers()
         if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
             with torch.cuda.device(self._device):
@@ -137,7 +158,9 @@ class GpuEngine:
 
     def _launch_kernels(self, names: tuple[str, ...], given: _OnDevice) -> None:
         """Launch what was compiled before with as little work as can be, or let Triton compile and launch."""
-        key = (names, self._host_table.aligned, *given.list_types())
+        key: tuple[Any, ...] = (names, self._host_table.aligned, *given.list_types())
+        if self._evidence is not None:
+            key += (self._evidence.remember, self._evidence.sums.shape[1], *_find_addresses(self._evidence[:3]))
         prepared = self._prepared.get(key) if given is _NOTHING else None
         if prepared is None:
             arguments = [self._list_arguments(name, given) for name in names]
@@ -157,14 +180,18 @@ class GpuEngine:
             run(*grid, stream, *values)
 
     def _list_arguments(self, name: str, given: _OnDevice) -> tuple[Any, ...]:
-        lr, scale, found = (self._rates if tensor is None else tensor for tensor in given)
+        lr, grad_scale, found_inf = (self._rates if tensor is None else tensor for tensor in given)
         table, count = (self._table, self._rates), self._rates.shape[0]
         if name == "weigh":
-            return (*table, self.statistics, self._agreed, count, lr, found)
+            return (*table, self.statistics, self._agreed, self._verdict, count, lr, found_inf)
         if name == "move":
-            return (self._owners, *table, lr, scale, found)
+            return (self._owners, *table, grad_scale, found_inf)
+        if name == "judge":
+            assert self._evidence is not None
+            sums, sizes, history, _ = self._evidence
+            return (self._table, sums, sizes, history, self._verdict, sums.shape[1], found_inf)
         buffers = (self._parts, self._counters, self.statistics, self._sums)
-        return (self._owners, *table, *buffers, count, lr, scale, found)
+        return (self._owners, *table, *buffers, count, lr, grad_scale, found_inf)
 
     def _compile(self, name: str, arguments: tuple[Any, ...], given: _OnDevice) -> tuple[Any, ...]:
         """Launch a kernel as Triton does, and keep what it compiled: its own way there costs more than all the rest."""
@@ -173,10 +200,11 @@ class GpuEngine:
             aligned=self._host_table.aligned,
             lr_tensor=given.lr is not None,
             scaled=given.grad_scale is not None,
-            found=given.found_inf is not None,
+            may_skip=given.found_inf is not None,
             leaves_sums=name == "sum_up",
+            remembers=name == "judge" and self._evidence is not None and self._evidence.remember,
         )
-        grid = (self._rates.shape[0] if name == "weigh" else len(self._owners), 1, 1)
+        grid = ({"weigh": self._rates.shape[0], "judge": 1}.get(name, len(self._owners)), 1, 1)
         options = dict(_LAUNCH_OPTIONS["gauge" if name == "sum_up" else name])
         if torch.version.hip is not None:
             options.pop("maxnreg", None)

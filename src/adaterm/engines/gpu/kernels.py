@@ -11,20 +11,21 @@ from adaterm.engines import layout
 from adaterm.engines.gpu.case import EQUATIONS, compile_function, describe_case
 from adaterm.rounding import noise
 
-__all__ = ["CHUNK", "describe_case", "gauge", "move", "weigh"]
+__all__ = ["CHUNK", "describe_case", "gauge", "judge", "move", "weigh"]
 
 CHUNK = tl.constexpr(8192)  # elements of a program; a power of two
-BLOCK = tl.constexpr(4096)  # elements at a time
+BLOCK = tl.constexpr(2048)  # elements at a time
 PARTS = tl.constexpr(1024)  # partial sums at a time
+TENSORS = tl.constexpr(256)  # tensors at a time, in a judgement
 INF = tl.constexpr(float("inf"))
 
 LR, WEIGHT_DECAY, SIGN = (tl.constexpr(getattr(layout, name)) for name in ("LR", "WEIGHT_DECAY", "SIGN"))
-PARAMETER, GRADIENT, MEAN, SCALE, STEP, SIZE, WHOLE_SIZE, TRIGAMMA, FIRST_CHUNK, STREAM = (
+PARAMETER, GRADIENT, MEAN, SCALE, STEP, WINDOW, SIZE, WHOLE_SIZE, TRIGAMMA, FIRST_CHUNK, STREAM = (
     tl.constexpr(column) for column in range(layout.SHARED_COLUMNS)
 )
 FIRST_NUMBER, FIRST_SCALAR = tl.constexpr(layout.SHARED_NUMBERS), tl.constexpr(layout.SHARED_COLUMNS)
 
-direct, shift, shrinkage = EQUATIONS.direct, EQUATIONS.shift, EQUATIONS.shrinkage
+direct, shift = EQUATIONS.direct, EQUATIONS.shift
 _noise = compile_function(noise, {"Any": tl.constexpr(None)})
 
 
@@ -139,7 +140,7 @@ def _load_sign(table, grad_scale, CASE: tl.constexpr):
 @triton.jit
 def _is_taken(found_inf, CASE: tl.constexpr):
     """Whether the step is to be taken: GradScaler has found no infinity."""
-    if CASE.found:
+    if CASE.may_skip:
         return tl.load(found_inf) == 0.0
     else:
         return True
@@ -189,18 +190,45 @@ def _add_parts(parts, first, chunks):
 
 
 @triton.jit
-def _weigh_tensor(sums, tensor, table, row, all_rates, statistics, tensors, lr_tensor, CASE: tl.constexpr):
+def _load_window(pointer, CASE: tl.constexpr):
+    """The values of a window, and infinity beyond its end: its length is made a power of two."""
+    LENGTH: tl.constexpr = CASE.window
+    places = tl.arange(0, CASE.width)
+    return tl.load(pointer + places, mask=places < LENGTH, other=INF)
+
+
+@triton.jit
+def _push(pointer, window, note, CASE: tl.constexpr):
+    """Make a note the first value of a window in memory; an infinite note is none."""
+    LENGTH: tl.constexpr = CASE.window
+    places = tl.arange(0, CASE.width)
+    tl.debug_barrier()  # all of it must have been read
+    if note < INF:
+        tl.store(pointer + places + 1, window, mask=places + 1 < LENGTH)
+        tl.store(pointer, note.to(window.dtype))
+
+
+@triton.jit
+def _weigh_tensor(sums, tensor, table, row, all_rates, statistics, verdict, tensors, lr_tensor, CASE: tl.constexpr):
     """Weigh a tensor whose sums are whole."""
     FLAGS: tl.constexpr = CASE.flags
     COUNT: tl.constexpr = CASE.rate_count
+    LENGTH: tl.constexpr = CASE.window
     steps = _find_tensor(row, STEP, tl.float32, False)
     step = tl.load(steps) + 1.0
     tl.store(steps, step)
-    lr = _load_lr(table, lr_tensor, CASE)
+    pace = (_load_lr(table, lr_tensor, CASE), _load_number(table, WEIGHT_DECAY), step.to(tl.float64))
     size = (tl.load(row + WHOLE_SIZE).to(tl.float64), _load_number(row, TRIGAMMA))
     scalars = _load_scalars(row, CASE, tl.float64)
     numbers = _load_numbers(table, CASE, tl.float64)
-    rates, scalars, report = CASE.weigh(sums, size, scalars, lr, step.to(tl.float64), numbers, FLAGS)
+    if LENGTH > 0:
+        memory = _find_tensor(row, WINDOW, CASE.state, False)
+        window = _load_window(memory, CASE)
+        batch = (tl.load(verdict + 2).to(tl.float64), tl.load(verdict + 3).to(tl.float64))
+        rates, scalars, note, report = CASE.weigh(sums, size, scalars, window, batch, pace, numbers, FLAGS)
+        _push(memory, window, note, CASE)
+    else:
+        rates, scalars, note, report = CASE.weigh(sums, size, scalars, 0.0, (1.0, 1.0), pace, numbers, FLAGS)
     _store_scalars(row, scalars, CASE)
     for index in tl.static_range(COUNT):
         tl.store(all_rates + tensor * COUNT + index, rates[index].to(CASE.state))
@@ -263,13 +291,13 @@ def gauge(
                 for index in tl.static_range(COUNT):
                     tl.store(sums + index * tensors + tensor, whole[index].to(CASE.state))
             else:
-                _weigh_tensor(whole, tensor, table, row, all_rates, statistics, tensors, lr_tensor, CASE)
+                _weigh_tensor(whole, tensor, table, row, all_rates, statistics, sums, tensors, lr_tensor, CASE)
     elif start == 0:
         _report_nothing(tensor, statistics, tensors)
 
 
 @triton.jit(do_not_specialize=["tensors", "lr_tensor", "found_inf"])
-def weigh(table, all_rates, statistics, sums, tensors, lr_tensor, found_inf, CASE: tl.constexpr):
+def weigh(table, all_rates, statistics, sums, verdict, tensors, lr_tensor, found_inf, CASE: tl.constexpr):
     """Weigh one tensor, with sums that have been agreed."""
     COUNT: tl.constexpr = CASE.sum_count
     tensor = tl.program_id(0)
@@ -278,13 +306,49 @@ def weigh(table, all_rates, statistics, sums, tensors, lr_tensor, found_inf, CAS
         whole = (tl.load(sums + tensor).to(tl.float64),)
         for index in tl.static_range(1, COUNT):
             whole = whole + (tl.load(sums + index * tensors + tensor).to(tl.float64),)
-        _weigh_tensor(whole, tensor, table, row, all_rates, statistics, tensors, lr_tensor, CASE)
+        _weigh_tensor(whole, tensor, table, row, all_rates, statistics, verdict, tensors, lr_tensor, CASE)
     else:
         _report_nothing(tensor, statistics, tensors)
 
 
+@triton.jit(do_not_specialize=["tensors", "found_inf"])
+def judge(table, sums, sizes, history, verdict, tensors, found_inf, CASE: tl.constexpr):
+    """Judge a batch, in one program, by the sums of all tensors."""
+    FLAGS: tl.constexpr = CASE.flags
+    COUNT: tl.constexpr = CASE.sum_count
+    if _is_taken(found_inf, CASE):
+        totals = (tl.zeros((TENSORS,), tl.float64),)
+        for _ in tl.static_range(1, 4):
+            totals = totals + (tl.zeros((TENSORS,), tl.float64),)
+        for begin in range(0, tl.cdiv(tensors, TENSORS)):
+            at = begin * TENSORS + tl.arange(0, TENSORS)
+            there = at < tensors
+            whole = (tl.load(sums + at, mask=there, other=0.0).to(tl.float64),)
+            for index in tl.static_range(1, COUNT):
+                whole = whole + (tl.load(sums + index * tensors + at, mask=there, other=0.0).to(tl.float64),)
+            size = (tl.load(sizes + at, mask=there, other=1.0).to(tl.float64), 0.0)
+            parts = CASE.summarize(whole, size, FLAGS)
+            added = (totals[0] + tl.where(there, parts[0], 0.0),)
+            for index in tl.static_range(1, 4):
+                added = added + (totals[index] + tl.where(there, parts[index], 0.0),)
+            totals = added
+        summed = (tl.sum(totals[0]), tl.sum(totals[1]), tl.sum(totals[2]), tl.sum(totals[3]))
+        levels = _load_window(history, CASE)
+        norms = _load_window(history + CASE.window, CASE)
+        numbers = _load_numbers(table, CASE, tl.float64)
+        batch, report, notes = CASE.judge(summed, levels, norms, numbers, FLAGS)
+        for line in tl.static_range(3):
+            tl.store(verdict + line, report[line].to(CASE.state))
+        tl.store(verdict + 3, batch.clip.to(CASE.state))
+        if CASE.remembers:
+            _push(history, levels, notes.level, CASE)
+            _push(history + CASE.window, norms, notes.norm, CASE)
+    else:
+        tl.store(verdict + tl.arange(0, 4), tl.full((4,), float("nan"), CASE.state))
+
+
 @triton.jit
-def _move_chunk(row, start, size, rates, sign, decay, shrink, numbers, CASE: tl.constexpr, FULL: tl.constexpr):
+def _move_chunk(row, start, size, rates, shrink, sign, decay, numbers, CASE: tl.constexpr, FULL: tl.constexpr):
     FLAGS: tl.constexpr = CASE.flags
     S: tl.constexpr = CASE.state
     ADDS_DECAY: tl.constexpr = CASE.adds_decay
@@ -307,8 +371,8 @@ def _move_chunk(row, start, size, rates, sign, decay, shrink, numbers, CASE: tl.
         _store(parameters, at, size, parameter, FULL)
 
 
-@triton.jit(do_not_specialize=["lr_tensor", "grad_scale", "found_inf"])
-def move(owners, table, all_rates, lr_tensor, grad_scale, found_inf, CASE: tl.constexpr):
+@triton.jit(do_not_specialize=["grad_scale", "found_inf"])
+def move(owners, table, all_rates, grad_scale, found_inf, CASE: tl.constexpr):
     """Move one chunk, from the last to the first: what was gauged last is still in the cache.
 
     With `overlap` its programs may start while the last ones of `gauge` are at work, and wait for them here.
@@ -323,11 +387,10 @@ def move(owners, table, all_rates, lr_tensor, grad_scale, found_inf, CASE: tl.co
         start = (chunk - tl.load(row + FIRST_CHUNK)) * CHUNK
         rates = _load_rates(all_rates + tensor * CASE.rate_count, CASE)
         sign = _load_sign(table, grad_scale, CASE)
-        decay = _load_number(table, WEIGHT_DECAY)
-        shrink = shrinkage(_load_lr(table, lr_tensor, CASE), decay).to(CASE.state)
-        decay = decay.to(CASE.state)
+        shrink = rates[CASE.shrinkage]
+        decay = _load_number(table, WEIGHT_DECAY).to(CASE.state)
         numbers = _load_numbers(table, CASE, CASE.state)
         if start + CHUNK <= size:
-            _move_chunk(row, start, size, rates, sign, decay, shrink, numbers, CASE, True)
+            _move_chunk(row, start, size, rates, shrink, sign, decay, numbers, CASE, True)
         else:
-            _move_chunk(row, start, size, rates, sign, decay, shrink, numbers, CASE, False)
+            _move_chunk(row, start, size, rates, shrink, sign, decay, numbers, CASE, False)

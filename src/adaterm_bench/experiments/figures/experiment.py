@@ -190,7 +190,8 @@ def rates(settings: Explanatory, rng: np.random.Generator) -> Data:
     rows, columns = torch.meshgrid(distance, dof, indexing="ij")
     rule = AdaTermRule(settings.beta, settings.eps)
     scalars = rule.Scalars(columns - 1.0, 0.0)
-    weights, _, _ = equations.adaterm_weigh([rows], measure(1), scalars, 0.0, 1, rule.numbers, rule.flags)
+    pace = equations.Pace(lr=0.0, weight_decay=0.0, step=1)
+    weights, *_ = equations.adaterm_weigh([rows], measure(1), scalars, None, None, pace, rule.numbers, rule.flags)
     increment = _increment(rows, columns, settings)
     return {
         "dof": dof.tolist(),

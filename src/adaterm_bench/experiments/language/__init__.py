@@ -1,0 +1,1 @@
+"""Language models on clean data, and on data and gradients of which some are bad."""

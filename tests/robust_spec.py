@@ -1,0 +1,164 @@
+"""RobustAdamW, transcribed from its specification in NumPy: slow, in float64, to be read beside it.
+
+Tensors are judged together, so there is one object for all groups. Letters are those of the specification.
+"""
+
+from math import exp, inf, log, nan, sqrt
+
+import numpy as np
+
+DEFAULTS = {
+    "lr": 1e-3,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 1e-2,
+    "dof": 3.0,
+    "window": 100,
+    "threshold": 4.0,
+    "minority": 0.3,
+    "max_norm": None,
+    "maximize": False,
+}
+ENOUGH = 10
+"""Values that must be remembered before one is judged by them."""
+
+
+class Tensor:
+    """A parameter tensor and its state."""
+
+    def __init__(self, theta):
+        self.theta = np.array(theta, dtype=np.float64)
+        self.step, self.m, self.v = 0, np.zeros_like(self.theta), np.zeros_like(self.theta)
+        self.c1, self.c2, self.window = 0.0, 0.0, []
+
+    def gauge(self, g, eps):
+        """D_e, D_n and λ of a gradient, and what it adds to the global norm; λ is None where there is no history."""
+        self.g, self.squares, self.lam = g, np.sum(g**2), None
+        self.finite = np.isfinite(self.squares)
+        if np.sum(self.v) > 0:
+            v_hat = self.v / self.c2
+            self.D_e = np.mean((g - self.m) ** 2 / (np.sqrt(v_hat) + eps) ** 2)
+            self.D_n = np.sum((g - self.m) ** 2) / np.sum(v_hat)
+            self.finite = np.isfinite(self.D_e) and np.isfinite(self.D_n)
+            if self.finite:
+                self.lam = (log(self.D_e) + log(self.D_n)) / 2 if self.D_e > 0 and self.D_n > 0 else -inf
+
+    def weigh(self, nu):
+        """w, from this tensor's own past."""
+        self.w = 1.0 if self.finite else 0.0
+        if self.has_level and len(self.window) >= ENOUGH and nu < inf:
+            distance = np.exp(self.lam - np.median(self.window))
+            self.w = (nu + 1) / (nu + distance)
+
+    @property
+    def has_level(self):
+        """Whether λ is a number: it is then recorded, and part of the step's level."""
+        return self.lam is not None and self.lam > -inf
+
+    def move(self, x, factor, lr, betas, eps, weight_decay):
+        self.step += 1
+        if not self.finite:
+            return
+        g, (beta1, beta2) = factor * self.g, betas
+        r1, r2 = min(1.0, (1 - beta1) * x * self.w), min(1.0, (1 - beta2) * x * self.w)
+        self.m = self.m + r1 * (g - self.m)
+        self.v = self.v + r2 * (g**2 - self.v)
+        self.c1 += r1 * (1 - self.c1)
+        self.c2 += r2 * (1 - self.c2)
+        if self.c1 > 0:
+            self.theta = (1 - lr * x * weight_decay) * self.theta
+            self.theta = self.theta - lr * x * (self.m / self.c1) / (np.sqrt(self.v / self.c2) + eps)
+
+
+class RobustAdamW:
+    """Groups are dicts with `tensors` (arrays at first) and options, as torch's; what a group lacks is in `options`."""
+
+    def __init__(self, groups, **options):
+        self.options, self.groups = DEFAULTS | options, []
+        self.levels, self.norms = [], []
+        for group in groups:
+            self.add(group)
+
+    def add(self, group):
+        tensors = [Tensor(theta) for theta in group["tensors"]]
+        self.groups.append(self.options | group | {"tensors": tensors})
+
+    @property
+    def tensors(self):
+        return [tensor for group in self.groups for tensor in group["tensors"]]
+
+    def load_adamw(self, states):
+        """Go on from the step, m and v of an AdamW's tensors."""
+        for group in self.groups:
+            for tensor in group["tensors"]:
+                tensor.step, tensor.m, tensor.v = states.pop(0)
+                tensor.c1, tensor.c2 = (1 - beta**tensor.step for beta in group["betas"])
+
+    def step(self, gradients):
+        """Take a step; one gradient for each tensor of all groups, None where there is none."""
+        with np.errstate(all="ignore"):
+            stepped = self._gauge(list(gradients))
+            self._weigh([tensor for tensors in stepped for tensor in tensors])
+            for group, tensors in zip(self.groups, stepped, strict=True):
+                x, factor = self._trust(group), self._clip(group)
+                for tensor in tensors:
+                    tensor.x = x
+                    tensor.move(x, factor, *(group[name] for name in ("lr", "betas", "eps", "weight_decay")))
+            self._record([tensor for tensors in stepped for tensor in tensors])
+
+    def _gauge(self, gradients):
+        """The tensors of each group that have a gradient, gauged."""
+        stepped = []
+        for group in self.groups:
+            stepped.append([])
+            for tensor in group["tensors"]:
+                g = gradients.pop(0)
+                if g is not None:
+                    tensor.gauge(np.asarray(-g if group["maximize"] else g, dtype=np.float64), group["eps"])
+                    tensor.weigh(group["dof"])
+                    stepped[-1].append(tensor)
+        return stepped
+
+    def _weigh(self, stepped):
+        """The level of the step, and its place among the last ones."""
+        known = [tensor.lam for tensor in stepped if tensor.has_level]
+        self.level = np.mean(known) if known else nan
+        self.norm = sqrt(sum(tensor.squares for tensor in stepped if tensor.finite))
+        self.zs, self.zscore = np.array([]), nan
+        if len(self.levels) >= ENOUGH:
+            median = np.median(self.levels)
+            spread = max(0.03, median - np.quantile(self.levels, 0.159))
+            self.zs, self.zscore = (self.levels - median) / spread, (self.level - median) / spread
+        nothing_is_finite = bool(stepped) and not any(tensor.finite for tensor in stepped)
+        self.trust = 0.0 if nothing_is_finite else self._trust(self.groups[0])
+
+    def _trust(self, group):
+        """x for the tensors of a group."""
+        z0 = group["threshold"]
+        if np.isnan(self.zscore):
+            return 1.0
+        b = z0
+        if np.mean(self.zs > z0) >= group["minority"]:
+            b = max(z0, self.zs.max())
+        if b == inf:
+            return 1.0
+        exponent = (max(self.zscore, 0.0) ** 2 - b**2) / 2
+        return 1 / (1 + exp(exponent)) if exponent < 700 else 0.0
+
+    def _clip(self, group):
+        """What scales the gradients of a group, after they were gauged."""
+        max_norm = group["max_norm"]
+        if max_norm == "auto":
+            max_norm = np.median(self.norms) if len(self.norms) >= ENOUGH else None
+        return 1.0 if max_norm is None else min(1.0, max_norm / (self.norm + 1e-6))
+
+    def _record(self, stepped):
+        """Remember this step: the last `window` of everything."""
+        window = self.options["window"]
+        for tensor in stepped:
+            if tensor.has_level:
+                tensor.window = [*tensor.window, tensor.lam][-window:]
+        if not np.isnan(self.level):
+            self.levels = [*self.levels, self.level][-window:]
+            if any(group["max_norm"] is not None for group in self.groups):
+                self.norms = [*self.norms, self.norm][-window:]
