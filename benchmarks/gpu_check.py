@@ -1,6 +1,6 @@
 """Check on a CUDA device what a CPU cannot show, and write the findings to results/gpu_check/.
 
-    python benchmarks/gpu_check.py            # needs torch and the package only
+    python benchmarks/gpu_check.py --jobs 8   # needs torch and the package only
 
 No step after the first waits for the device (torch's sync debug mode raises if one does), a CUDA graph replays what
 eager steps do, also between them, the engines agree in every precision, and repeat themselves bit for bit. The fused
@@ -13,8 +13,11 @@ rounding keeps what plain bfloat16 loses. Ranks that share parameters follow a s
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -490,30 +493,73 @@ CHECKS = (
     scaler_skips,
     shards_follow,
 )
+ALONE = (huge_tensor, few_kernels, memory)
+"""They need the whole device, or measure it."""
+
+
+def run_check(check: Callable[[], Iterator[tuple[str, Any]]]) -> tuple[dict[str, Any], list[str]]:
+    """What a check finds, and why it failed if it did."""
+    found: dict[str, Any] = {}
+    try:
+        for name, value in check():
+            print(f"{name}: {value}", flush=True)
+            found[name] = value
+    except Exception as error:  # the others go on
+        print(f"FAILED {check.__name__}: {error}", flush=True)
+        return found, [f"{check.__name__}: {error}"]
+    return found, []
+
+
+def run_apart(name: str) -> tuple[dict[str, Any], list[str]]:
+    """The same in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.run([sys.executable, __file__, "--only", name, "--out", folder], check=False)
+        file = Path(folder) / "gpu_check.json"
+        if not file.is_file():
+            return {}, [f"{name}: its process ended with code {process.returncode}"]
+        record = json.loads(file.read_text())
+    return record["findings"], record["failed"]
+
+
+class Record:
+    """All that is found, in a file that is written after every check: one that is stopped loses no other."""
+
+    def __init__(self, file: Path, planned: list[str]) -> None:
+        self.file, self.found, self.failed = file, dict[str, Any](), list[str]()
+        self.missing = list(planned)
+
+    def add(self, name: str, outcome: tuple[dict[str, Any], list[str]]) -> None:
+        """Add a check's findings and failures."""
+        self.found |= outcome[0]
+        self.failed += outcome[1]
+        self.missing.remove(name)
+        record = {"findings": self.found, "failed": self.failed, "not finished": self.missing}
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        whole = record | provenance(torch.cuda.get_device_name())
+        self.file.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/gpu_check"))
     parser.add_argument("--only", nargs="+", choices=[check.__name__ for check in CHECKS], help="default: all")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="checks at a time; those that measure run alone, at the end"
+    )
     args = parser.parse_args()
-    out = args.out
     if not torch.cuda.is_available():
         sys.exit("gpu_check needs a CUDA device; there is none")
-    found: dict[str, Any] = {}
-    failed = []
-    for check in CHECKS if not args.only else [check for check in CHECKS if check.__name__ in args.only]:
-        try:
-            for name, value in check():
-                print(f"{name}: {value}", flush=True)
-                found[name] = value
-        except Exception as error:  # the others go on
-            print(f"FAILED {check.__name__}: {error}", flush=True)
-            failed.append(f"{check.__name__}: {error}")
-    out.mkdir(parents=True, exist_ok=True)
-    record = {"findings": found, "failed": failed, **provenance(torch.cuda.get_device_name())}
-    (out / "gpu_check.json").write_text(json.dumps(record, indent=1) + "\n")
-    sys.exit(bool(failed))
+    chosen = {check.__name__: check for check in CHECKS if not args.only or check.__name__ in args.only}
+    record = Record(args.out / "gpu_check.json", list(chosen))
+    if args.jobs > 1:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            together = {pool.submit(run_apart, name): name for name, check in chosen.items() if check not in ALONE}
+            for future in as_completed(together):
+                record.add(together[future], future.result())
+        chosen = {name: check for name, check in chosen.items() if check in ALONE}
+    for name, check in chosen.items():
+        record.add(name, run_check(check))
+    sys.exit(bool(record.failed))
 
 
 if __name__ == "__main__":
