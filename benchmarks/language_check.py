@@ -4,8 +4,9 @@
     python benchmarks/language_check.py --device cpu --smoke    # a tiny version, in seconds
 
 Every method meets the same batches and accidents; the learning rate and all else are the same for all. Weight decay is
-on all parameters. Runs that the output has are not repeated, so that a call goes on where the last one stopped. Writes
-results/language_check/language_check.json after every run.
+on all parameters. What `adaterm-bench run language` does for all arms, this does with other options of RobustAdamW,
+into the file that it wrote before there was that experiment. Runs that the output has are not repeated, so that a call
+goes on where the last one stopped. Writes results/language_check/language_check.json after every run.
 """
 
 import argparse
@@ -21,40 +22,52 @@ from typing import Any
 
 import torch
 from provenance import provenance
-from torch import Tensor
 
-from adaterm import RobustAdamW
+from adaterm_bench.arena.arm import Arm, NamedParameters, Rate, Recipe
+from adaterm_bench.arena.arms import ARMS
+from adaterm_bench.arena.peers import ObservingRobustAdamW
 from adaterm_bench.core.files import write_whole
 from adaterm_bench.datasets import sources
-from adaterm_bench.experiments.language.course import CONDITIONS, Course
-from adaterm_bench.experiments.language.training import CaptureError, Factory, Outcome, Settings, Trainer
-from adaterm_bench.methods import ClippedAdamW
+from adaterm_bench.experiments.language.course import NOISES
+from adaterm_bench.experiments.language.training import BETAS, DECAY, Settings, Trainer
 from adaterm_bench.models.transformer import Sizes
 
-BETAS, DECAY = (0.9, 0.95), 0.1
-TINY = Settings(Sizes(context=16, width=16, layers=1, heads=2), 24, 4, 3e-3, 4, validation_batches=2, settled=10)
-
-
-def make_adamw(kind: type[torch.optim.AdamW], params: list[Tensor], lr: Tensor) -> torch.optim.Optimizer:
-    return kind(params, lr, BETAS, weight_decay=DECAY, fused=True, capturable=lr.is_cuda)
-
-
-def make_robust(params: list[Tensor], lr: Tensor, **options: Any) -> torch.optim.Optimizer:
-    """RobustAdamW, in one kernel on a GPU, and without compiling one elsewhere."""
-    engine = {"fused": True, "capturable": True} if lr.is_cuda else {"fused": False, "foreach": False}
-    return RobustAdamW(params, lr, BETAS, weight_decay=DECAY, **options, **engine)
-
-
-METHODS: dict[str, Factory] = {
-    "AdamW": partial(make_adamw, torch.optim.AdamW),
-    "AdamW, clipped at 1": partial(make_adamw, ClippedAdamW),
-    "RobustAdamW": make_robust,
-    "RobustAdamW, max_norm 1": partial(make_robust, max_norm=1.0),
+LR = 3e-3
+TINY = Settings(Sizes(context=16, width=16, layers=1, heads=2), 24, 4, 4, validation_batches=2, settled=10)
+CONDITIONS = {
+    "clean": "clean",
+    "tokens": "tokens 10 %",
+    "targets": "targets 20 %",
+    "tensor": "tensor 2 %",
+    "garbage": "garbage 2 %",
+    "spike": "spike 1 %",
 }
-MORE_METHODS: dict[str, Factory] = {
-    "RobustAdamW, dof 10, max_norm 1": partial(make_robust, dof=10.0, max_norm=1.0),
-    "RobustAdamW, auto": partial(make_robust, max_norm="auto"),
+"""Their names here, and in the experiment."""
+
+
+def make_robust(params: NamedParameters, lr: Rate, recipe: Recipe, **options: Any) -> torch.optim.Optimizer:
+    chosen = {"betas": recipe.betas, "weight_decay": recipe.weight_decay, "capturable": params[0][1].is_cuda}
+    return ObservingRobustAdamW([parameter for _, parameter in params], lr, **chosen, **options)
+
+
+METHODS: dict[str, Arm] = {
+    "AdamW": ARMS["AdamW"],
+    "AdamW, clipped at 1": ARMS["AdamW (clipped)"],
+    "RobustAdamW": ARMS["RobustAdamW"],
+    "RobustAdamW, max_norm 1": ARMS["RobustAdamW (clipped)"],
 }
+MORE_METHODS: dict[str, Arm] = {
+    "RobustAdamW, dof 10, max_norm 1": Arm(partial(make_robust, dof=10.0, max_norm=1.0), captured=True),
+    "RobustAdamW, auto": Arm(partial(make_robust, max_norm="auto"), captured=True),
+}
+VERDICTS = {
+    "bad_excluded": "bad_excluded",
+    "good_excluded": "good_excluded",
+    "bad_excluded_later": "bad_excluded_later",
+    "good_excluded_later": "good_excluded_later",
+    "auroc_later": "auroc",
+}
+"""Their names here, and in the experiment; of RobustAdamW alone."""
 Key = tuple[str, str, int]
 
 
@@ -79,14 +92,17 @@ class Record:
                 raise SystemExit(f"{file} has runs of other {', '.join(different)}: give another --out, or remove it")
             self.runs = {(run["method"], run["condition"], run["seed"]): run for run in known["runs"]}
 
-    def add(self, key: Key, outcome: Outcome) -> dict[str, Any]:
+    def add(self, key: Key, outcome: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Add a run and write the file."""
         method, condition, seed = key
         run: dict[str, Any] = {"method": method, "condition": condition, "seed": seed}
-        run |= {"loss": _as_number(outcome.loss), "training losses": [_as_number(loss) for loss in outcome.losses]}
-        if outcome.verdicts is not None:
-            run |= {name: _as_number(value) for name, value in outcome.verdicts._asdict().items()}
-        run |= {"captured": outcome.captured, "seconds": round(outcome.seconds, 3)}
+        run |= {
+            "loss": _as_number(outcome["loss"]),
+            "training losses": [_as_number(loss) for loss in outcome["losses"]],
+        }
+        if method.startswith("RobustAdamW"):
+            run |= {name: _as_number(outcome[theirs]) for name, theirs in VERDICTS.items()}
+        run |= {"captured": outcome["captured"], "seconds": round(seconds, 3)}
         self.runs[key] = run
         record = {**self.common, **provenance(self.device), "runs": list(self.runs.values())}
         write_whole(self.file, (json.dumps(record, indent=1) + "\n").encode())
@@ -98,43 +114,17 @@ def _as_number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, 5)
 
 
-def make_trainer(settings: Settings, data: sources.Sources, device: str, compiled: bool) -> tuple[Trainer, bool]:
-    """A trainer that is ready, and whether it is compiled: it need not be."""
-    trainer = Trainer(settings, data, device, compiled)
-    try:
-        trainer.prepare()
-    except Exception as error:
-        if not compiled:
-            raise
-        print(f"not compiled: {type(error).__name__}: {str(error)[:500]}", flush=True)
-        return make_trainer(settings, data, device, False)
-    return trainer, compiled
-
-
-def run_all(trainer: Trainer, record: Record, keys: Sequence[Key], until: float, capture: bool) -> None:
-    """Run what is missing, until the time is over; a method whose step cannot be captured runs without."""
-    drawn: tuple[tuple[str, int], Course] | None = None
-    uncaptured: set[str] = set()
+def run_all(trainer: Trainer, record: Record, keys: Sequence[Key], until: float) -> None:
+    """Run what is missing, until the time is over."""
     missing = [key for key in keys if key not in record.runs]
     for number, key in enumerate(missing):
-        if time.perf_counter() >= until:
+        begin = time.perf_counter()
+        if begin >= until:
             print(f"the time is over: {len(missing) - number} runs are missing", flush=True)
             return
         method, condition, seed = key
-        if drawn is None or drawn[0] != (condition, seed):
-            drawn = None  # so that its memory is free
-            drawn = (condition, seed), trainer.draw(CONDITIONS[condition], seed)
-        train = partial(trainer.train, (METHODS | MORE_METHODS)[method], drawn[1], seed)
-        outcome = None
-        if capture and method not in uncaptured:
-            try:
-                outcome = train(captured=True)
-            except CaptureError as error:
-                print(f"{method} is not captured: {str(error)[:500]}", flush=True)
-                uncaptured.add(method)
-        if outcome is None:
-            outcome = train(captured=False)
-        print(describe(record.add(key, outcome)), flush=True)
+        outcome = trainer.train(method, (METHODS | MORE_METHODS)[method], CONDITIONS[condition], seed, LR)
+        print(describe(record.add(key, outcome, time.perf_counter() - begin)), flush=True)
 
 
 def describe(run: dict[str, Any]) -> str:
@@ -170,6 +160,23 @@ def print_table(record: Record, title: str, name: str, form: str) -> None:
         print(f"| {method} | {' | '.join(summarize(some, name, form) for some in chosen)} |")
 
 
+def describe_setting(trainer: Trainer, data: sources.Sources) -> dict[str, Any]:
+    """What all runs have in common."""
+    settings = {name: value for name, value in vars(trainer.settings).items() if name != "bf16"}
+    settings |= {"sizes": trainer.settings.sizes._asdict(), "lr": LR}
+    return {
+        "settings": settings | {"betas": BETAS, "weight decay": DECAY, "decayed": "all parameters"},
+        "parameters": trainer.count_parameters(),
+        "data": {
+            "fingerprint": data.fingerprint,
+            "bytes for training": len(data.training),
+            "bytes for validation": len(data.validation),
+        },
+        "conditions": {name: NOISES[noise]._asdict() for name, noise in CONDITIONS.items()},
+        "precision": "bfloat16 autocast" if trainer.settings.bf16 else "float32",
+    }
+
+
 def main(words: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -180,39 +187,21 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, *MORE_METHODS])
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS))
     parser.add_argument("--steps", type=int, help="of a run")
-    parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
-    parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--out", type=Path, default=Path("results/language_check"))
     args = parser.parse_args(words)
-    settings = TINY if args.smoke else Settings()
+    settings = replace(TINY if args.smoke else Settings(), bf16=args.device.startswith("cuda"))
     if args.steps is not None:
         settings = replace(settings, steps=args.steps)
     data = sources.load(limit=1 << 16 if args.smoke else None)
-    on_gpu = args.device.startswith("cuda")
     if args.smoke:
         torch.set_num_threads(1)  # more would wait for each other most of the time
-    if on_gpu:
-        torch.cuda.set_device(torch.device(args.device).index or 0)
-        torch.set_float32_matmul_precision("high")  # nothing but what autocast leaves, and the compiler asks for it
-    trainer, compiled = make_trainer(settings, data, args.device, compiled=on_gpu and not args.no_compile)
-    shared = {"sizes": settings.sizes._asdict(), "betas": BETAS, "weight decay": DECAY, "decayed": "all parameters"}
-    common = {
-        "settings": vars(settings) | shared,
-        "parameters": trainer.count_parameters(),
-        "data": {
-            "fingerprint": data.fingerprint,
-            "bytes for training": len(data.training),
-            "bytes for validation": len(data.validation),
-        },
-        "conditions": {name: condition._asdict() for name, condition in CONDITIONS.items()},
-        "precision": "bfloat16 autocast" if trainer.bf16 else "float32",
-    }
-    ready = time.perf_counter() - start
-    print(f"ready after {ready:.1f} s, {'compiled' if compiled else 'not compiled'}: {common}", flush=True)
+    trainer = Trainer(settings, data, args.device)
+    common = describe_setting(trainer, data)
+    print(f"ready after {time.perf_counter() - start:.1f} s: {common}", flush=True)
     record = Record(args.out / "language_check.json", common, args.device)
     methods = args.methods or [*METHODS, *({} if args.smoke else MORE_METHODS)]
     keys = list(order_runs(methods, args.conditions, args.seeds or (1 if args.smoke else 3)))
-    run_all(trainer, record, keys, start + 60.0 * args.minutes, on_gpu and not args.eager)
+    run_all(trainer, record, keys, start + 60.0 * args.minutes)
     print_table(record, "validation loss: mean (range) over seeds", "loss", ".4f")
     for name, title in (
         ("bad_excluded_later", f"share of the bad batches excluded after step {settings.settled}"),
@@ -220,7 +209,12 @@ def main(words: Sequence[str] | None = None) -> None:
         ("good_excluded", "share of the good batches excluded in the whole run"),
     ):
         print_table(record, title, name, ".1%")
-    print_table(record, f"AUROC of the level after step {settings.settled}", "auroc_later", ".3f")
+    print_table(
+        record,
+        f"AUROC of the level, or of its z-score in later runs, after step {settings.settled}",
+        "auroc_later",
+        ".3f",
+    )
 
 
 if __name__ == "__main__":

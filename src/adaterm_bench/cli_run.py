@@ -21,8 +21,6 @@ from adaterm_bench.core.runners import local, ray
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.work import Order
 
-PRESETS = ("smoke", "quick", "paper")
-
 
 def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     """The parser of the command; the chosen experiments decide which flags there are."""
@@ -34,7 +32,7 @@ def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
         epilog="Name the experiments before --help to see their settings, which are flags too.",
     )
     parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="a name, `all`, a .py file or a module")
-    parser.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)}; quick by default")
+    parser.add_argument("--preset", default="quick", help="smoke, quick or paper (in the arena full); quick by default")
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="in the order to run them; all if not given")
     parser.add_argument(
         "--with", dest="plugins", nargs="+", default=[], metavar="FILE", help="files or modules that register methods"
@@ -112,12 +110,21 @@ def _make_orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Ord
         others = [name for name in _list_methods() if name not in available]  # which run where they are named
         added += [name for name in others if name in methods]
         available += others
+    unavailable = {name: hint for entry in chosen for name, hint in entry.experiment.unavailable.items()}
+    if unavailable and not methods:
+        for hint in dict.fromkeys(unavailable.values()):
+            left_out = [name for name in unavailable if unavailable[name] == hint]
+            print(f"Left out: {', '.join(left_out)}. To run them: {hint}.", file=sys.stderr)
     for method in methods:
+        if method in unavailable:
+            raise UsageError(f"{method} cannot run here. To run it: {unavailable[method]}.")
         if method not in available:
             hint = "" if arguments.plugins else " A method of your own needs --with FILE."
             raise UsageError(f"No method {method!r}. {suggest(method, available)}{hint}")
     seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)
     orders = []
+    if "all" in arguments.experiments:
+        chosen = [entry for entry in chosen if arguments.preset in entry.experiment.presets] or chosen
     for entry in chosen:
         experiment, label = build_experiment(entry.experiment, arguments.preset, read_settings(arguments))
         if seeds is not None:

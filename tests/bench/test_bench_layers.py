@@ -19,7 +19,8 @@ LAYERS = {
     "methods": {"steppers"},
     "models": {"core", "methods", "steppers"},
     "datasets": {"core", "models"},
-    "experiments": {"core", "reporting", "steppers", "methods", "models", "datasets"},
+    "arena": {"core", "reporting", "methods"},
+    "experiments": {"core", "reporting", "steppers", "methods", "models", "datasets", "arena"},
     "cli_run": {"core", "methods"},
     "cli": {"core", "reporting", "datasets", "cli_run"},
 }
@@ -67,7 +68,8 @@ def test_experiments_know_each_other_only_where_one_is_a_variant_of_another():
         for module in imports(path):
             if module.startswith("adaterm_bench.experiments."):
                 pairs.add((path.parent.name, module.split(".")[2]))
-    assert {pair for pair in pairs if pair[0] != pair[1]} == {("batch_size", "regression")}
+    variants = {("batch_size", "regression"), ("images", "classification")}
+    assert {pair for pair in pairs if pair[0] != pair[1]} == variants
 
 
 def test_the_library_does_not_know_the_suite():

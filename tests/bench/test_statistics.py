@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from adaterm_bench.reporting import statistics
-from adaterm_bench.reporting.intervals import Bootstrap, student, widen_tail
+from adaterm_bench.reporting.intervals import Bootstrap, Interval, student, widen_tail
+from adaterm_bench.reporting.pairs import log_ratios, relative_difference, student_chance, student_interval
 from adaterm_bench.reporting.statistics import interquartile_mean, mean, median, paired_difference
 
 PLAIN = Bootstrap(resamples=4_000, widen=False)
@@ -229,6 +230,77 @@ def test_a_few_seeds_have_students_interval_of_their_mean(count):
 @pytest.mark.parametrize("values", [[1.0], [1.0, nan], [1.0, inf, 2.0], [1.0, 2.0, 3.0, 4.0]])
 def test_else_students_interval_is_unbounded(values):
     assert student(np.array(values))[1:3] == (-inf, inf)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 24])
+def test_students_interval_and_test_of_any_number_of_pairs(count):
+    apart = sample(count) - sample(count, seed=1)
+    theirs = stats.ttest_rel(sample(count), sample(count, seed=1))
+    assert student_interval(apart)[1:3] == pytest.approx(tuple(theirs.confidence_interval()))
+    assert student_chance(apart) == pytest.approx(theirs.pvalue)
+
+
+def test_relative_difference():
+    second = 1.0 + sample(5) ** 2
+    assert relative_difference(1.1 * second, second)[:3] == pytest.approx((0.1, 0.1, 0.1))
+    first = second * (1.02 + 0.01 * sample(5, seed=1))
+    there, back = relative_difference(first, second), relative_difference(second, first)
+    assert there.low < 0.03 < there.high
+    assert (1.0 + there.low) * (1.0 + back.high) == pytest.approx(1.0)  # whoever comes first
+    assert relative_difference(first[:1], second[:1])[1:3] == (-inf, inf)
+    with pytest.raises(ValueError, match="above 0"):
+        relative_difference(-first, second)
+
+
+def test_a_relative_difference_of_lost_runs_has_no_interval():
+    lost = relative_difference([1.0, nan, 1.0], [1.0, 1.0, 1.0])
+    assert lost == Interval(inf, -inf, inf, 3, 1)
+    assert np.isnan(student_chance(log_ratios([1.0, nan], [1.0, 1.0])))
+    assert relative_difference([0.5, nan], [0.5, 0.4], better="higher").estimate == -inf
+    assert student_chance(np.zeros(3)) == 1.0
+    assert student_chance(np.ones(3)) == 0.0
+
+
+def test_relative_differences_cover_as_often_as_they_say():
+    random = np.random.default_rng(0)
+    found = [relative_difference(random.lognormal(0.1, 0.02, 5), random.lognormal(0.0, 0.02, 5)) for _ in range(1_000)]
+    assert np.mean([each.low <= np.expm1(0.1) <= each.high for each in found]) == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("chances", "raised"),
+    [
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.01, nan, 0.9], [0.02, nan, 0.9]),
+        ([0.6, 0.7], [1.0, 1.0]),
+        ([nan], [nan]),
+        ([], []),
+    ],
+)
+def test_holms_correction(chances, raised):
+    np.testing.assert_allclose(statistics.correct_by_holm(chances), raised)
+
+
+def test_holms_correction_rarely_sees_ghosts_in_a_family():
+    families = np.random.default_rng(0).random((2_000, 15))
+    seen = np.mean([np.min(statistics.correct_by_holm(family)) < 0.05 for family in families])
+    assert seen == pytest.approx(0.05, abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.4, 0.5, "within"),
+        (-0.4, 0.6, "not shown"),
+        (0.6, 0.9, "outside"),
+        (-2.0, -0.6, "outside"),
+        (-0.9, 0.9, "not shown"),
+        (-inf, inf, "not shown"),
+        (nan, nan, "not shown"),
+    ],
+)
+def test_equivalence_is_shown_and_not_supposed(low, high, verdict):
+    assert statistics.judge_equivalence(Interval(0.0, low, high, 5), 0.5) == verdict
 
 
 def test_nothing_at_all():

@@ -45,7 +45,8 @@ class Experiment(ABC):
     title: ClassVar[str]
     version: ClassVar[int]
     methods: ClassVar[Sequence[str]]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # "smoke", "quick" and "paper": settings that differ
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # "smoke", "quick" and "paper" or "full": settings that differ
+    unavailable: ClassVar[Mapping[str, str]] = {}  # methods for which a package is missing here, and how to get it
     takes_methods: ClassVar[bool] = True  # whether methods that users register can run in it
     digits: ClassVar[Mapping[str, int]] = {}  # significant ones that are stored of curves, by the outcome's name
     on_gpu: ClassVar[bool] = True  # whether a GPU is of any use; else it runs on the CPU, whatever the device

@@ -23,6 +23,8 @@ EXPERIMENTS = {
     "rl": "experiments.rl.experiment:Reinforcement",
     "ppo": "experiments.ppo.experiment:Ppo",
     "distillation": "experiments.distillation.experiment:Distillation",
+    "language": "experiments.language.experiment:Language",
+    "images": "experiments.images.experiment:Images",
 }
 """Module and class of every built-in experiment, imported only when it is named; in the order of the paper."""
 ATTRIBUTES = ("name", "title", "version", "methods", "presets")  # that an experiment must have, apart from its methods

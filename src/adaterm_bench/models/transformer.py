@@ -20,6 +20,10 @@ class Sizes(NamedTuple):
 
 BYTES = Sizes()
 """Of a model of bytes, with 3.3 million parameters."""
+WORDS = Sizes(vocabulary=8192)
+"""Of a model of words, with 7.4 million parameters."""
+LARGE = Sizes(vocabulary=50_000, layers=6)
+"""Of a model of more words, with 30 million parameters, most of them in embeddings and head."""
 
 
 class Block(nn.Module):

@@ -64,5 +64,6 @@ def summarise(sections: list[Section]) -> str:
         f"{len(verdicts)} {'claim' if len(verdicts) == 1 else 'claims'}: {tally}.{few} A claim is reproduced if the "
         "whole interval lies on the side of the bound that it names, not reproduced if the whole of it lies on the "
         "other, and else undecided. "
-        "Intervals are at the level 95 %, by bootstrap over seeds, paired where methods are compared."
+        "Intervals are at the level 95 %, paired where methods are compared, and by bootstrap over seeds unless a note "
+        "says otherwise."
     )

@@ -88,17 +88,17 @@ class Classification(Experiment):
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Train one network."""
         (trial,) = trials
-        train, test = self._load_images()
+        train, test = load_images(self.source, self.data, self.images)
         labels = self._choose_labels(train.labels, trial)
         training = Training(self, trial.method, Labelled(train.pixels, labels), trial.seed, device)
         accuracies, losses = [], []
         for epoch in range(self.epochs):
             losses.append(training.epoch(epoch))
             if epoch + 1 in list_checks(self.epochs, self.checks):
-                accuracies.append(_measure_share(training.predicted(test.pixels), test.labels))
+                accuracies.append(measure_share(training.predicted(test.pixels), test.labels))
             progress((epoch + 1) / self.epochs)
         wrong = labels != train.labels
-        memorised = _measure_share(training.predicted(train.pixels)[wrong], labels[wrong])
+        memorised = measure_share(training.predicted(train.pixels)[wrong], labels[wrong])
         return [
             {
                 "accuracy": accuracies[-1],
@@ -111,20 +111,12 @@ class Classification(Experiment):
             }
         ]
 
-    def _load_images(self) -> tuple[Labelled, Labelled]:
-        if self.source == "synthetic":
-            return cifar.make_synthetic(self.images, CLASSES, 0), cifar.make_synthetic(self.images, CLASSES, 1)
-        train, test = cifar.load(cifar.find_folder(self.data))
-        return Labelled(train.pixels[: self.images], train.labels[: self.images]), test
-
     def _choose_labels(self, labels: Tensor, trial: Trial) -> Tensor:
         """The labels to learn from."""
         share = LABELS[trial.condition["labels"]]
         if share is not None:
             return cifar.corrupt_labels(labels, share, CLASSES, trial.seed)
-        if self.source == "synthetic":
-            return cifar.corrupt_labels(labels, 0.4, CLASSES, 0)
-        return cifar.load_human_labels(cifar.find_folder(self.data))[: self.images]
+        return load_human_labels(self.source, self.data, labels)
 
     def section(self, results: list[Result]) -> Section:
         """Accuracies next to the paper's, learning curves, and its claims."""
@@ -184,29 +176,54 @@ class Training:
     def _uses_bf16(self) -> bool:
         return self.settings.precision == "bfloat16"
 
-    @torch.no_grad()
     def predicted(self, pixels: Tensor) -> Tensor:
         """The classes of images, which are not cropped."""
-        self.network.eval()
-        classes = []
-        for part in torch.split(pixels, 1000):
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._uses_bf16):
-                classes.append(self.network(_normalise(part.to(self.device), self.colours)).argmax(1))
-        return torch.cat(classes).cpu()
+        return predict(self.network, pixels, self.colours, self._uses_bf16)
+
+
+def load_images(source: str, data: str, count: int) -> tuple[Labelled, Labelled]:
+    """The first so many images for training, and those for tests; `data` names the folder, if that is not known."""
+    if source == "synthetic":
+        return cifar.make_synthetic(count, CLASSES, 0), cifar.make_synthetic(count, CLASSES, 1)
+    train, test = cifar.load(cifar.find_folder(data))
+    return Labelled(train.pixels[:count], train.labels[:count]), test
+
+
+def load_human_labels(source: str, data: str, labels: Tensor) -> Tensor:
+    """What people said of the first images, whose right labels are given; for synthetic ones, labels as wrong."""
+    if source == "synthetic":
+        return cifar.corrupt_labels(labels, 0.4, CLASSES, 0)
+    return cifar.load_human_labels(cifar.find_folder(data))[: len(labels)]
 
 
 def objective(
     network: ResNet18, images: Tensor, labels: Tensor, colours: Tensor, draws: Tensor, smoothing: float, bf16: bool
 ) -> Tensor:
     """The loss of a batch: images drawn, cropped and flipped here, so that a compiler can do it in one pass."""
+    batch = cut_batch(images, colours, draws)
+    with torch.autocast(draws.device.type, torch.bfloat16, enabled=bf16):
+        logits = network(batch)
+    return functional.cross_entropy(logits.float(), labels[draws[:, 0]], label_smoothing=smoothing)
+
+
+def cut_batch(images: Tensor, colours: Tensor, draws: Tensor) -> Tensor:
+    """What a network sees of a step's images, which have a margin: crops, some of them flipped."""
     index, top, left, flip = draws.unbind(1)
     along = torch.arange(SIDE, device=draws.device)
     rows = top[:, None] + along
     columns = left[:, None] + torch.where(flip[:, None] > 0, SIDE - 1 - along, along)
-    batch = _normalise(images[index[:, None, None], rows[:, :, None], columns[:, None, :]], colours)
-    with torch.autocast(draws.device.type, torch.bfloat16, enabled=bf16):
-        logits = network(batch)
-    return functional.cross_entropy(logits.float(), labels[index], label_smoothing=smoothing)
+    return _normalise(images[index[:, None, None], rows[:, :, None], columns[:, None, :]], colours)
+
+
+@torch.no_grad()
+def predict(network: ResNet18, pixels: Tensor, colours: Tensor, bf16: bool) -> Tensor:
+    """The classes of whole images, which may be on another device than the network and its colours are."""
+    network.eval()
+    classes = []
+    for part in torch.split(pixels, 1000):
+        with torch.autocast(colours.device.type, torch.bfloat16, enabled=bf16):
+            classes.append(network(_normalise(part.to(colours.device), colours)).argmax(1))
+    return torch.cat(classes).cpu()
 
 
 @cache
@@ -230,7 +247,8 @@ def _normalise(pixels: Tensor, colours: Tensor) -> Tensor:
     return ((pixels.float() - colours[1]) / colours[0]).permute(0, 3, 1, 2)
 
 
-def _measure_share(predictions: Tensor, labels: Tensor) -> float | None:
+def measure_share(predictions: Tensor, labels: Tensor) -> float | None:
+    """The share of predictions that are right, if there are any."""
     return float((predictions == labels).double().mean()) if len(labels) else None
 
 

@@ -1,214 +1,152 @@
-"""Training of one network again and again, from other weights, with other optimizers: it is compiled only once.
+"""Training of one network again and again, from other weights, with other optimizers: it is compiled only once."""
 
-On a GPU a whole step (batch, loss, gradients, what corrupts them, optimizer, records) is one CUDA graph.
-"""
-
-import time
+import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from math import cos, pi
-from typing import Any, NamedTuple
+from functools import lru_cache
+from math import isfinite, nan
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from adaterm import RobustAdamW
+from adaterm_bench.arena.arm import Arm, Recipe
+from adaterm_bench.arena.loop import CaptureError, Loop, list_schedule
+from adaterm_bench.arena.loop import Course as Steps
+from adaterm_bench.arena.verdicts import judge_run
+from adaterm_bench.core.experiment import Progress
+from adaterm_bench.datasets import sources
 from adaterm_bench.datasets.sources import Sources
-from adaterm_bench.experiments.language.course import Condition, Course, draw_course, draw_windows
+from adaterm_bench.experiments.language.course import NOISES, Course, draw_course, draw_windows, rename_tokens
 from adaterm_bench.models.transformer import BYTES, Sizes, make_transformer, measure_loss
 
-Factory = Callable[[list[Tensor], Tensor], torch.optim.Optimizer]
-"""Makes an optimizer from parameters and a learning rate, a tensor on their device that is filled before each step."""
-_WARM_UPS = 3  # steps before a capture, as PyTorch asks for; they count
+BETAS, DECAY = (0.9, 0.95), 0.1
+PARTS = 20  # of a run, after which its progress is told
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of every run."""
+    """Of every run of a network."""
 
     sizes: Sizes = BYTES
     steps: int = 2000
     batch: int = 64
-    lr: float = 3e-3
     warm_up: int = 200
     last: float = 0.1  # the learning rate at the end, in parts of the largest
     validation_batches: int = 64
-    settled: int = 500  # steps after which levels are compared
-
-
-class Verdicts(NamedTuple):
-    """How an optimizer judged the batches of a run; None where there were none of a kind."""
-
-    bad_excluded: float | None
-    good_excluded: float | None
-    bad_excluded_later: float | None
-    good_excluded_later: float | None
-    auroc_later: float | None
-
-
-class Outcome(NamedTuple):
-    """What a run comes to."""
-
-    loss: float
-    losses: list[float]  # of training, in twenty parts of the run
-    verdicts: Verdicts | None
-    captured: bool
-    seconds: float
-
-
-class CaptureError(Exception):
-    """A step could not be captured; the run has to begin anew without."""
+    settled: int = 500  # steps after which signals are compared
+    bf16: bool = True
 
 
 class Trainer:
-    """One network on a device, its data, and the buffers of a run."""
+    """One network on a device, its data, and what the last run was given."""
 
-    def __init__(self, settings: Settings, sources: Sources, device: str, compiled: bool) -> None:
+    def __init__(self, settings: Settings, text: Sources, device: str) -> None:
         self.settings, self.device = settings, torch.device(device)
-        self.sources = sources.to(self.device)
-        self.network = make_transformer(settings.sizes, 0, self.device)
-        self.params: list[Tensor] = list(self.network.parameters())
-        self.bf16 = self.device.type == "cuda"
-        self.measure: Callable[..., Tensor] = measure_loss
-        if compiled:
-            self.measure = torch.compile(measure_loss, fullgraph=True, dynamic=False)
-        generator = torch.Generator().manual_seed(0)
-        self.held_out = draw_windows(
-            self.sources.validation, settings.validation_batches, settings.batch, settings.sizes.context, generator
-        )
-        self.rates = torch.tensor(list_rates(settings), device=self.device)
-        self.lr = torch.zeros((), device=self.device)
-        self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self.losses = torch.zeros(settings.steps, device=self.device)
-        self.notes = torch.zeros(settings.steps, 3, device=self.device)  # level, z-score and trust
-        # All steps run on one stream, warm-ups, capture and replays: autograd and the allocator have nothing to order.
-        self.stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
-            self.stream = torch.cuda.Stream(self.lr.device)  # type: ignore[no-untyped-call]
+            torch.set_float32_matmul_precision("high")  # nothing but what autocast leaves, and the compiler asks for it
+        self.text = text.to(self.device)
+        self.network = make_transformer(settings.sizes, 0, self.device)
+        generator = torch.Generator().manual_seed(0)
+        shape = (settings.validation_batches, settings.batch, settings.sizes.context)
+        self.held_out = draw_windows(self.text.validation, *shape, generator)
+        self.schedule = list_schedule(settings.steps, settings.warm_up, settings.last)
+        self.measure: Callable[..., Tensor] = measure_loss
+        if self.device.type == "cuda":
+            self._compile()
+        self.drawn: tuple[tuple[str, int], Course] | None = None
+        self.uncaptured: set[str] = set()
 
     def count_parameters(self) -> int:
         """Of the network."""
-        return sum(parameter.numel() for parameter in self.params)
+        return sum(parameter.numel() for parameter in self.network.parameters())
 
-    def draw(self, condition: Condition, seed: int) -> Course:
-        """What all methods meet in this condition with this seed."""
-        settings, sizes = self.settings, [parameter.numel() for parameter in self.params]
-        shape = (settings.sizes.vocabulary, settings.steps, settings.batch, settings.sizes.context)
-        return draw_course(self.sources.training, *shape, condition, seed, sizes)
+    def draw(self, noise: str, seed: int) -> Course:
+        """What all methods meet under this noise with this seed."""
+        if self.drawn is None or self.drawn[0] != (noise, seed):
+            self.drawn = None  # so that its memory is free
+            settings, elements = self.settings, [parameter.numel() for parameter in self.network.parameters()]
+            shape = (settings.sizes.vocabulary, settings.steps, settings.batch, settings.sizes.context)
+            course = draw_course(self.text.training, *shape, NOISES[noise], seed, elements)
+            self.drawn = (noise, seed), course
+        return self.drawn[1]
 
-    def prepare(self) -> None:
-        """Let the compiler do its work: forwards and backwards once."""
-        inputs, targets = self.held_out[0, :, :-1].contiguous(), self.held_out[0, :, 1:].contiguous()
-        with self._on_stream():
-            self.measure(self.network, inputs, targets, self.bf16).backward()  # type: ignore[no-untyped-call]
-        self.network.zero_grad()
+    def train(
+        self, method: str, arm: Arm, noise: str, seed: int, lr: float, progress: Progress = lambda fraction: None
+    ) -> dict[str, Any]:
+        """The outcomes of a run; a method whose steps cannot be captured runs without, from then on."""
+        if method not in self.uncaptured:
+            try:
+                return self._train(arm, noise, seed, lr, progress, capture=True)
+            except CaptureError as error:
+                print(f"{method} is not captured: {str(error)[:500]}", file=sys.stderr, flush=True)
+                self.uncaptured.add(method)
+        return self._train(arm, noise, seed, lr, progress, capture=False)
 
-    def train(self, make_optimizer: Factory, course: Course, seed: int, captured: bool) -> Outcome:
-        """Train from the weights of the seed, and measure the loss on held-out batches."""
-        self._wait()
-        begin = time.perf_counter()
+    def _train(self, arm: Arm, noise: str, seed: int, lr: float, progress: Progress, capture: bool) -> dict[str, Any]:
+        settings, course = self.settings, self.draw(noise, seed)
         self.network.begin(seed)
-        for buffer in (self.position, self.losses, self.notes):
-            buffer.zero_()
-        optimizer = make_optimizer(self.params, self.lr)
-        with self._on_stream():
-            if captured and self.stream is not None:
-                self._repeat_graph(optimizer, course)
-            else:
-                for _ in range(self.settings.steps):
-                    self._step(optimizer, course)
-            loss = self.validate()
-        self.network.zero_grad()  # the graph's memory is gone
-        assert int(self.position) == self.settings.steps
-        parts = self.losses.cpu().double().tensor_split(20)
-        losses = [float(part.mean()) for part in parts if len(part)]
-        verdicts = None
-        if isinstance(optimizer, RobustAdamW):
-            verdicts = judge_verdicts(self.notes.cpu(), course.bad, self.settings.settled)
-        return Outcome(loss, losses, verdicts, captured, time.perf_counter() - begin)
+
+        def measure(position: Tensor) -> Tensor:
+            loss = self.measure(self.network, *course.select_batch(position), settings.bf16)
+            return course.weigh_loss(loss, position)
+
+        steps = Steps(measure, course.bad, course.corrupt_gradients)
+        recipe = Recipe(BETAS, DECAY, settings.warm_up, settings.steps)
+        loop = Loop(arm, list(self.network.named_parameters()), recipe, lr, self.schedule, steps, capture)
+        for part in range(PARTS):
+            end = (part + 1) * settings.steps // PARTS
+            loop.advance(end - loop.done)
+            progress(end / settings.steps)
+        with loop.evaluate():
+            loss, second_loss = self.validate(self.held_out), None
+            if course.second is not None:
+                second_loss = self.validate(rename_tokens(self.held_out, settings.sizes.vocabulary))
+        loop.close()
+        return {
+            "loss": loss,
+            "second_loss": second_loss,
+            **judge(loop.losses, loop.notes if loop.observes else None, course, settings.settled),
+            "step_seconds": loop.step_seconds,
+            "captured": loop.is_captured,
+            "parameters": self.count_parameters(),
+            "data": self.text.fingerprint,
+        }
 
     @torch.no_grad()
-    def validate(self) -> float:
-        """The mean loss on the held-out batches; not compiled, for which it is too short."""
-        batches = [(window[:, :-1], window[:, 1:]) for window in self.held_out]
-        return float(torch.stack([measure_loss(self.network, *batch, self.bf16) for batch in batches]).mean())
+    def validate(self, windows: Tensor) -> float:
+        """The mean loss on batches, NaN if it is lost; not compiled, for which it is too short."""
+        batches = [(window[:, :-1], window[:, 1:]) for window in windows]
+        losses = [measure_loss(self.network, *batch, self.settings.bf16) for batch in batches]
+        loss = float(torch.stack(losses).mean())
+        return loss if isfinite(loss) else nan
 
-    def _repeat_graph(self, optimizer: torch.optim.Optimizer, course: Course) -> None:
-        """Take a few steps as they are, capture the next one, and replay it to the end."""
-        for _ in range(_WARM_UPS):
-            self._step(optimizer, course)
-        graph = torch.cuda.CUDAGraph()
+    def _compile(self) -> None:
+        """Let the compiler do its work, forwards and backwards; without it runs are slower, but the same."""
+        self.measure = torch.compile(measure_loss, fullgraph=True, dynamic=False)
+        inputs, targets = self.held_out[0, :, :-1].contiguous(), self.held_out[0, :, 1:].contiguous()
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
-                self._step(optimizer, course)
+            torch.autograd.backward(self.measure(self.network, inputs, targets, self.settings.bf16))
         except Exception as error:
-            self.network.zero_grad()
-            raise CaptureError(f"{type(error).__name__}: {error}") from error
-        for _ in range(self.settings.steps - _WARM_UPS):
-            graph.replay()
-        self._wait()  # before anything is let go of
+            print(f"not compiled: {type(error).__name__}: {str(error)[:500]}", file=sys.stderr, flush=True)
+            self.measure = measure_loss
         self.network.zero_grad()
-        graph.reset()
-
-    def _step(self, optimizer: torch.optim.Optimizer, course: Course) -> None:
-        """One step, of which the host decides nothing; gradients are made anew, in a graph from the graph's memory."""
-        optimizer.zero_grad(set_to_none=True)
-        self.lr.copy_(self.rates.index_select(0, self.position)[0])
-        inputs, targets = course.select_batch(self.position)
-        loss = self.measure(self.network, inputs, targets, self.bf16)
-        loss.backward()  # type: ignore[no-untyped-call]
-        grads = [parameter.grad for parameter in self.params if parameter.grad is not None]
-        course.corrupt_gradients(grads, self.position)
-        optimizer.step()
-        self.losses.index_copy_(0, self.position, loss.detach().reshape(1))
-        if isinstance(optimizer, RobustAdamW):
-            note = torch.stack(list(optimizer.batch_statistics())).to(self.notes)
-            self.notes.index_copy_(0, self.position, note[None])
-        self.position += 1
-
-    def _on_stream(self) -> AbstractContextManager[Any]:
-        if self.stream is None:
-            return nullcontext()
-        self._wait()
-        return torch.cuda.stream(self.stream)
-
-    def _wait(self) -> None:
-        if self.stream is not None:
-            torch.cuda.synchronize(self.device)
 
 
-def list_rates(settings: Settings) -> list[float]:
-    """The learning rate of every step: a straight line up, then a cosine down."""
-    rates = []
-    for step in range(settings.steps):
-        along = max(0, step - settings.warm_up) / max(1, settings.steps - 1 - settings.warm_up)
-        down = settings.last + (1.0 - settings.last) * 0.5 * (1.0 + cos(pi * along))
-        rates.append(settings.lr * min((step + 1) / settings.warm_up, down))
-    return rates
+@lru_cache(maxsize=1)
+def find_trainer(settings: Settings, limit: int | None, device: str) -> Trainer:
+    """The trainer of these settings: the last one again, if it is the same."""
+    is_bytes = settings.sizes.vocabulary == sources.VOCABULARY
+    text = sources.load(limit=limit) if is_bytes else sources.load_words(settings.sizes.vocabulary, limit=limit)
+    return Trainer(settings, text, device)
 
 
-def judge_verdicts(notes: Tensor, bad: Tensor, settled: int) -> Verdicts:
-    """Shares of bad and of good batches that were excluded, in the whole run and later, and how well levels told."""
-    excluded, later = notes[:, 2] < 0.5, torch.arange(len(bad)) >= settled
-    levels = notes[:, 0].double()
-    levels = torch.where(levels.isfinite(), levels, torch.inf)  # an infinite gradient could not be more suspicious
-    return Verdicts(
-        _find_share(excluded[bad]),
-        _find_share(excluded[~bad]),
-        _find_share(excluded[bad & later]),
-        _find_share(excluded[~bad & later]),
-        measure_auroc(levels[bad & later], levels[~bad & later]),
-    )
+def judge(losses: Tensor, notes: Tensor | None, course: Course, settled: int) -> dict[str, Any]:
+    """What records of steps say of a run; in a trap, shares of bad batches are those of the second task.
 
-
-def measure_auroc(bad: Tensor, good: Tensor) -> float | None:
-    """The probability that a bad batch has a higher level than a good one; a tie counts half."""
-    if not len(bad) or not len(good):
-        return None
-    higher = (bad[:, None] > good).double() + 0.5 * (bad[:, None] == good).double()
-    return float(higher.mean())
-
-
-def _find_share(values: Tensor) -> float | None:
-    return float(values.double().mean()) if len(values) else None
+    There no batch is bad: nothing is to be told from anything, and nothing to recover from.
+    """
+    if course.second is None or course.weights is None:
+        return judge_run(losses, notes, course.bad, settled)
+    found = judge_run(losses / course.weights, notes, course.second, settled)
+    return found | {"auroc": None, "auroc_loss": None, "steps_lost": None}

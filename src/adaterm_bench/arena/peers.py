@@ -1,0 +1,147 @@
+"""Optimizers of the arena that no package has as they are here: they also say what they made of a batch."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+
+from adaterm import AdaTerm, RobustAdamW, TAdam
+from adaterm.optimizer import RobustOptimizer
+from adaterm_bench.arena.arm import Observed, Rate
+
+
+class Watching(torch.optim.Optimizer):
+    """An optimizer that looks at gradients, and may change them, before its step."""
+
+    observed: Observed
+
+    def look(self, params: list[Tensor]) -> Observed:
+        """What it makes of the gradients of these parameters."""
+        raise NotImplementedError
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Look, then step."""
+        loss = None if closure is None else closure()
+        with torch.no_grad():
+            self.observed = self.look(list_stepped(self))
+        super().step()
+        return loss
+
+    def observe(self) -> Observed:
+        """Of the last step."""
+        return self.observed
+
+
+class NormWatching(Watching):
+    """For optimizers that judge gradients by their norms and keep what they found to themselves."""
+
+    def look(self, params: list[Tensor]) -> Observed:
+        """The norm of all gradients."""
+        norm = get_total_norm([parameter.grad for parameter in params if parameter.grad is not None])
+        return Observed(norm, torch.ones_like(norm))
+
+
+class ClippedAdamW(Watching, torch.optim.AdamW):
+    """AdamW after clipping all gradients together to a norm of 1, as language models are trained."""
+
+    def look(self, params: list[Tensor]) -> Observed:
+        """Clip; what stands out is the norm before."""
+        norm = clip_grad_norm_(params, 1.0)
+        return Observed(norm, torch.ones_like(norm))
+
+
+class OracleAdamW(ClippedAdamW):
+    """Clipped AdamW that is told which batches are bad, and does nothing on them: a bound, not a method."""
+
+    def inform(self, loss: Tensor, bad: Tensor) -> None:
+        """Take whether the batch is bad."""
+        # By this name GradScaler tells fused optimizers to leave a step out, step count included, without waiting.
+        self.found_inf = bad.to(torch.float32)
+
+    def look(self, params: list[Tensor]) -> Observed:
+        """Clip; what stands out is what it was told."""
+        clip_grad_norm_(params, 1.0)
+        return Observed(self.found_inf, 1.0 - self.found_inf)
+
+
+class ZClippedAdamW(Watching, torch.optim.AdamW):
+    """AdamW after the package's ZClip, which is to be called with a model before each step."""
+
+    def __init__(self, params: list[Tensor], clipper: Any, **options: Any) -> None:
+        super().__init__(params, **options)
+        self.clipper = clipper
+
+    def look(self, params: list[Tensor]) -> Observed:
+        """Clip; trust is what the z-score leaves of the norm: a fixed bound beside it judges nothing."""
+        clipper, zscore, kept = self.clipper, 0.0, 1.0
+        usual = (clipper.mean, clipper.var**0.5) if clipper.initialized else None
+        norm = clipper.step(SimpleNamespace(parameters=lambda: iter(params), modules=lambda: ()))
+        if usual is not None:
+            mean, std = usual
+            zscore = (norm - mean) / (std + clipper.eps)
+            if zscore > clipper.z_thresh:
+                kept = min(1.0, (mean + clipper.z_thresh**2 * std / zscore) / norm)
+        return Observed(*torch.tensor([zscore, kept], device=params[0].device).unbind())
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon for the matrices of hidden layers, AdamW for all other parameters.
+
+    Muon's steps are scaled to be as large as AdamW's usually are, so that one learning rate serves both.
+    """
+
+    def __init__(
+        self, hidden: list[Tensor], others: list[Tensor], lr: Rate, betas: tuple[float, float], weight_decay: float
+    ) -> None:
+        muon = torch.optim.Muon(
+            hidden,
+            lr=lr,  # type: ignore[arg-type]  # a tensor will do, too
+            weight_decay=weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        adamw = torch.optim.AdamW(others, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
+        self.parts = (muon, adamw)
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step with both; groups and state are this optimizer's, which may have been loaded since."""
+        loss = None if closure is None else closure()
+        for part, group in zip(self.parts, self.param_groups, strict=True):
+            part.param_groups, part.state = [group], self.state
+            part.step()
+        return loss
+
+
+class ObservingRobustAdamW(RobustAdamW):
+    """RobustAdamW; what stands out is the z-score of a batch's level, or the level while nothing is usual yet."""
+
+    def observe(self) -> Observed:
+        """Of the last step."""
+        level, zscore, trust = self.batch_statistics()
+        return Observed(torch.where(zscore.isfinite(), zscore, level), trust)
+
+
+class TrustObserving(RobustOptimizer):
+    """For our optimizers that trust tensors, and not batches; what stands out is a lack of trust."""
+
+    def observe(self) -> Observed:
+        """The mean trust over all tensors in the last step."""
+        trust = torch.cat([table[1] for _, table in self.list_statistics()]).mean()
+        return Observed(-trust, trust)
+
+
+class ObservingAdaTerm(TrustObserving, AdaTerm):
+    """AdaTerm, with the trust it had."""
+
+
+class ObservingTAdam(TrustObserving, TAdam):
+    """t-Adam, with the trust it had."""
+
+
+def list_stepped(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The parameters that have gradients."""
+    params = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [parameter for parameter in params if parameter.grad is not None]

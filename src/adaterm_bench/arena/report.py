@@ -1,0 +1,115 @@
+"""What a report shows of a task of the arena, whatever subset of its results there is."""
+
+from collections.abc import Collection, Sequence
+
+from adaterm_bench.arena import drawings
+from adaterm_bench.arena.claims import make_claims
+from adaterm_bench.arena.finals import Finals, choose_on, order_methods, select_finals, select_second_track
+from adaterm_bench.arena.judgement import make_judgement_tables
+from adaterm_bench.arena.measure import Measure
+from adaterm_bench.arena.protocol import CLEAN, RATES, is_tuning
+from adaterm_bench.arena.tables import list_noises, make_outcome_tables, make_rank_table, make_trap_table
+from adaterm_bench.core.section import Figure, Section, Table
+from adaterm_bench.core.trial import Result
+from adaterm_bench.reporting.intervals import Values
+
+
+def make_section(title: str, text: str, results: Sequence[Result], measure: Measure, models: Sequence[str]) -> Section:
+    """Tables, figures and claims of each model; the models that are named come first."""
+    found = dict.fromkeys(result.trial.condition["model"] for result in results)
+    names = [*(model for model in models if model in found), *(model for model in found if model not in models)]
+    tracks = {model: select_finals(results, measure, model) for model in names}
+    return Section(
+        title,
+        f"{text}\n\n{_describe_seeds(results, tracks.values())} {measure.how}",
+        tables=[table for model in names for table in _make_tables(results, tracks[model], measure)],
+        figures=[figure for model in names for figure in _make_figures(results, tracks[model], measure)],
+        claims=[claim for model in names for claim in make_claims(tracks[model], measure)],
+    )
+
+
+def _make_tables(results: Sequence[Result], finals: Finals, measure: Measure) -> list[Table]:
+    model = finals.model
+    second = select_second_track(results, measure, model)
+    label = measure.label
+    rates = "learning rates not tuned" if set(finals.methods) <= set(finals.untuned) else "rates tuned on clean data"
+    return [
+        *make_outcome_tables(finals, measure, f"{model}: {label}, {rates}"),
+        *make_rank_table(finals, measure, f"{model}: ranks, {rates}"),
+        *make_trap_table(finals, measure, f"{model}: the trap"),
+        *make_judgement_tables(finals, measure, f"{model}: good and bad batches"),
+        *make_outcome_tables(second, measure, f"{model}: {label}, rates tuned per condition", per_condition=True),
+    ]
+
+
+def _make_figures(results: Sequence[Result], finals: Finals, measure: Measure) -> list[Figure]:
+    tuning = measure.tuning
+    choices = choose_on(results, measure, finals.model, CLEAN)
+    choices = {method: choice for method, choice in choices.items() if len(choice.outcomes) > 1}
+    ends = [method for method, choice in choices.items() if choice.rate in (RATES[0], RATES[-1])]
+    edge = f" Chosen at an end of the grid, beyond which may be a better one: {', '.join(ends)}." if ends else ""
+    caption = (
+        f"Clean {tuning.noun}, mean of the tuning seeds, against the learning rate; the large dot is the rate that was "
+        f"chosen, the light line AdamW with clipping. {drawings.EDGE}{edge}"
+    )
+    title = f"{finals.model}: sensitivity to the learning rate"
+    sensitivity = Figure(title, lambda: drawings.draw_sensitivity(choices, tuning), caption)
+    return [*_draw_shares(finals, measure), *_draw_noises(finals, measure), *([sensitivity] if choices else [])]
+
+
+def _draw_shares(finals: Finals, measure: Measure) -> list[Figure]:
+    """The outcome against the share of bad batches, of methods that were run at the least and the largest share."""
+    shares = [noise for noise in measure.shares if noise in finals.noises]
+    if len(shares) < 2:
+        return []
+    drawn = {
+        method: {
+            measure.shares[noise]: finals.values(method, noise, measure.outcome)
+            for noise in shares
+            if (method, noise) in finals.runs
+        }
+        for method in finals.methods
+        if {(method, shares[0]), (method, shares[-1])} <= finals.runs.keys()
+    }
+    if not drawn:
+        return []
+    missing = [method for method in finals.methods if method not in drawn]
+    rest = f" Not run at all shares, and not drawn: {', '.join(missing)}." if missing else ""
+    caption = (
+        f"Mean {measure.noun} of final seeds, at the learning rate tuned on clean data, with Student's intervals at "
+        f"the level 95 % (bands or bars). The dotted line knows which batches are bad. {drawings.EDGE}{rest}"
+    )
+    title = f"{finals.model}: {measure.noun} against the share of bad batches"
+    return [Figure(title, lambda: drawings.draw_against_share(drawn, measure), caption)]
+
+
+def _draw_noises(finals: Finals, measure: Measure) -> list[Figure]:
+    """The noises that are no steps of a share, and clean data, as points."""
+    noises = [noise for noise in list_noises(finals, measure) if noise == CLEAN or noise not in measure.shares]
+    values: dict[str, dict[str, Values]] = {
+        method: {
+            noise: finals.values(method, noise, measure.outcome) for noise in noises if (method, noise) in finals.runs
+        }
+        for method in finals.methods
+    }
+    values = {method: runs for method, runs in values.items() if runs}
+    if not values:
+        return []
+    caption = (
+        f"Mean {measure.noun} of final seeds, at the learning rate tuned on clean data, with Student's intervals at "
+        f"the level 95 %. The line is RobustAdamW's mean. {drawings.EDGE} Each panel has its own scale."
+    )
+    title = f"{finals.model}: {measure.noun} by noise"
+    return [Figure(title, lambda: drawings.draw_by_noise(values, measure), caption)]
+
+
+def _describe_seeds(results: Sequence[Result], tracks: Collection[Finals]) -> str:
+    tuning = {result.trial.seed for result in results if is_tuning(result.trial.seed)}
+    parts = [f"{len(finals.seeds)} ({finals.model})" for finals in tracks]
+    shown = {method for finals in tracks for method in finals.methods}
+    hidden = [method for method in order_methods(result.trial.method for result in results) if method not in shown]
+    rest = f" Without final runs at a chosen rate, and so in no table: {', '.join(hidden)}." if hidden else ""
+    decide = (
+        "decide learning rates, and the defaults of RobustAdamW, and nothing else: final numbers are of other seeds"
+    )
+    return f"Final seeds: {', '.join(parts) or 'none'}. Tuning seeds, {len(tuning) or 'none'} here, {decide}.{rest}"

@@ -1,0 +1,57 @@
+"""Which trials are left of a grid when results have chosen the learning rates, in either track of the protocol."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from adaterm_bench.arena.protocol import CLEAN, TUNING_SEEDS, NotTunedError, choose_rates
+from adaterm_bench.core.store import Store
+from adaterm_bench.core.trial import Trial, canonical
+
+Track = Literal["clean", "noise"]
+"""Whether rates are chosen on clean data and kept for all noises, or for each noise on its own."""
+
+
+def keep_chosen(trials: Sequence[Trial], tuned: str, track: Track, outcome: str, sign: float = 1.0) -> list[Trial]:
+    """The trials of a grid with the learning rates that results in the directory `tuned` choose, instead of all rates.
+
+    Results count if they are of the same version and settings, and a choice needs results of all rates of the grid.
+    `sign` is 1 where a lower outcome is better, and -1 where a higher one is.
+    """
+    kinds = {(trial.experiment, trial.version, canonical(trial.settings)) for trial in trials}
+    results = [
+        result
+        for result in Store(tuned).results()
+        if (result.trial.experiment, result.trial.version, canonical(result.trial.settings)) in kinds
+    ]
+    judged = {trial.condition["noise"] if track == "noise" else CLEAN for trial in trials}
+    choices = {noise: choose_rates(results, outcome, noise, sign) for noise in judged}
+    chosen: dict[str, Trial] = {}
+    missing: list[tuple[Trial, str]] = []
+    for trial in trials:
+        noise = trial.condition["noise"] if track == "noise" else CLEAN
+        choice = choices[noise].get((trial.method, trial.condition["model"]))
+        if choice is None or trial.condition["lr"] not in choice.outcomes:
+            missing.append((trial, noise))
+        else:
+            kept = replace(trial, condition={**trial.condition, "lr": choice.rate})
+            chosen[kept.key] = kept
+    if missing:
+        raise NotTunedError(_explain(missing, tuned))
+    return list(chosen.values())
+
+
+def _explain(missing: Sequence[tuple[Trial, str]], tuned: str) -> str:
+    """What is missing, and the command that brings it, apart from what only the user knows."""
+    first = missing[0][0]
+    methods = ",".join(dict.fromkeys(trial.method for trial, _ in missing))
+    models = ",".join(dict.fromkeys(trial.condition["model"] for trial, _ in missing))
+    noises = ",".join(dict.fromkeys(noise for _, noise in missing))
+    rates = ",".join(dict.fromkeys(f"{trial.condition['lr']:g}" for trial, _ in missing))
+    words = ["adaterm-bench", "run", first.experiment, "--methods", methods, "--noises", noises, "--lrs", rates]
+    words += ["--seeds", ",".join(map(str, TUNING_SEEDS)), "--out", tuned]
+    return (
+        f"{tuned} has no results to choose learning rates by, with these settings, for {methods} ({models}; {noises}; "
+        f"{rates}). Run first, with the same preset and settings: {shlex.join(words)}"
+    )

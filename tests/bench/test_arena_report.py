@@ -1,0 +1,254 @@
+"""What the report shows of the arena: whole, in part, and where runs were lost."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from math import log10, nan
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from adaterm_bench.arena.arms import ARMS
+from adaterm_bench.arena.drawings import choose_arm_look
+from adaterm_bench.arena.finals import ORDER
+from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS
+from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.experiments.images import report as images
+from adaterm_bench.experiments.language import report as language
+from adaterm_bench.experiments.language.course import NOISES as OF_LANGUAGE
+from adaterm_bench.reporting.report import write
+
+FRAGILE = {"AdamW": 1.6, "Lion": 1.2, "Muon": 0.9, "RobustAdamW": 0.25, "RobustAdamW (clipped)": 0.3, "Oracle": 0.05}
+JUDGES = ("SkipStepAdamW", "ZClip", "RobustAdamW", "RobustAdamW (clipped)", "Oracle")
+NOISES = {"language": ("clean", *language.DIRTY, "trap"), "images": ("clean", *images.DIRTY)}
+
+
+def choose_rate(method):
+    return 1e-3 if method in ("Lion", "Muon") else 3e-3
+
+
+def outcome(experiment, method, noise, lr, seed):
+    """As a run might end: all methods of a seed have its luck, and each is a little worse than others, or fragile."""
+    place = ORDER.index(method)
+    luck = np.random.default_rng(seed).normal(0.0, 0.006)
+    own = np.random.default_rng([seed, place, int(1e6 * lr)]).normal(0.0, 0.002)
+    off = 0.12 * log10(lr / choose_rate(method)) ** 2
+    share = 0.0 if noise == "clean" else float((re.search(r"\d+", noise) or ["30"])[0]) / 100
+    fragile = FRAGILE.get(method, 0.4 + 0.05 * (7 * place % 11))
+    loss = 0.8 * (1.0 + 0.004 * (place % 5) + luck + own + off + 2.0 * fragile * share)
+    bad, judges = noise not in ("clean", "trap", "human"), method in JUDGES
+    common = {
+        "bad_excluded": 0.7 if judges and bad else None,
+        "good_excluded": 0.02 if judges else None,
+        "bad_excluded_later": 0.93 if judges and bad else None,
+        "good_excluded_later": 0.012 if judges else None,
+        "auroc": 0.981 if judges and bad else None,
+        "auroc_loss": 0.93 if bad else None,
+        "steps_lost": 4.0 if bad else None,
+        "step_seconds": 0.0021 + 1e-5 * place,
+        "captured": method != "Muon",
+    }
+    if experiment == "images":
+        accuracy = 0.75 - 0.2 * (loss - 0.8)
+        return {**common, "accuracy": accuracy, "validation_accuracy": accuracy - 0.01}
+    second = (2.4 if method == "SkipStepAdamW" else 1.1) * loss if noise == "trap" else None
+    return {**common, "loss": loss, "second_loss": second}
+
+
+def make(experiment="language", model="bytes", methods=ORDER, seeds=range(5), noises=None, tuned=("clean",)):
+    """Tuning runs at all rates under some noises, and then final runs at the rates they choose."""
+    noises = NOISES[experiment] if noises is None else noises
+    runs = [(method, noise, lr, seed) for method in methods for noise in tuned for lr in RATES for seed in TUNING_SEEDS]
+    runs += [(method, noise, choose_rate(method), seed) for method in methods for noise in noises for seed in seeds]
+    return [
+        Result(
+            Trial(experiment, 1, {}, {"model": model, "noise": noise, "lr": lr}, method, seed),
+            outcome(experiment, method, noise, lr, seed),
+            {},
+        )
+        for method, noise, lr, seed in runs
+    ]
+
+
+def change(results, chosen=lambda trial: True, **outcomes):
+    """Other outcomes of those results whose trials are chosen."""
+    return [replace(it, outcome={**it.outcome, **outcomes}) if chosen(it.trial) else it for it in results]
+
+
+def find(section, words):
+    """The rows of the one table whose title ends so, by method, with its columns as keys."""
+    (table,) = [table for table in section.tables if table.title.endswith(words)]
+    return {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+
+
+def verdicts(results, report=language):
+    return [claim.verdict for claim in report.section(results).claims]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def folder(whole, tmp_path_factory):
+    """A whole report of both experiments."""
+    large = make(model="large", methods=("AdamW (clipped)", "RobustAdamW"), seeds=range(3), noises=("clean", "trap"))
+    pictures = make("images", "resnet18", ORDER, range(3))
+    folder = tmp_path_factory.mktemp("arena")
+    write([language.section([*large, *whole]), images.section(pictures)], [*large, *whole, *pictures], folder)
+    return folder
+
+
+def test_methods_and_noises_are_those_of_the_experiments():
+    assert list(ARMS) == list(ORDER)
+    assert {*language.DIRTY, "clean", "trap"} == set(OF_LANGUAGE)
+    looks = [str(choose_arm_look(method)) for method in ORDER]
+    assert len(set(looks)) == len(looks)
+
+
+def test_a_whole_report(folder):
+    text = (folder / "report.md").read_text()
+    assert text.count("rates tuned on clean data\n") == 2 * 3
+    assert "tuned per condition" not in text
+    assert "Final seeds: 5 (bytes), 3 (large). Tuning seeds, 2 here, decide learning rates" in text
+    figures = sorted((folder / "figures").iterdir())
+    assert len(figures) == 3 + 2 + 2
+    assert all(path.stat().st_size < 100_000 for path in figures)
+    (hero,) = [path for path in figures if "share" in path.name]
+    texts = ElementTree.parse(hero).getroot().iter("{http://www.w3.org/2000/svg}text")
+    assert set(ORDER) <= {"".join(element.itertext()) for element in texts}
+
+
+def test_the_best_and_what_is_tied_with_it_are_marked(whole):
+    section = language.section(whole)
+    table = find(section, "validation loss, rates tuned on clean data")
+    for noise in language.DIRTY:
+        assert [method for method, row in table.items() if "★" in row[noise]] == ["RobustAdamW"]
+        assert not [method for method, row in table.items() if "☆" in row[noise]]
+    assert "★" in table["Schedule-Free AdamW"]["clean"]
+    assert "☆" in table["AdaGC"]["clean"]
+    assert not set("★☆") & set(table["ZClip (alone)"]["clean"])
+    apart = find(section, "difference from AdamW (clipped), %")
+    assert apart["RobustAdamW"]["targets 20 %"] == "\u221215.51 (\u221215.71 to \u221215.31)"
+
+
+def test_ranks_and_equivalence(whole):
+    ranks = find(language.section(whole), "ranks, rates tuned on clean data")
+    assert "Oracle" not in ranks
+    first, *_ = ranks.values()
+    assert (first["method"], first["mean rank"], first["best or tied"]) == ("RobustAdamW", "1.0", "10 of 10")
+    equal = {method: row["equal to within ±0.5 %"] for method, row in ranks.items()}
+    assert (equal["AdaGC"], equal["ZClip (alone)"], equal["AdamW (clipped)"]) == ("within", "outside", "not shown")
+
+
+def test_what_was_made_of_batches_and_the_trap(whole):
+    section = language.section(whole)
+    table = find(section, "good and bad batches")
+    assert table["ZClip"]["bad caught later"] == "93.0 %"
+    assert table["AdamW"]["bad caught"] == ""
+    assert table["Muon"]["time of a step"] == "1.05, not captured"
+    assert find(section, "good and bad batches, by noise")["ZClip"]["spike 1 %"] == "93.0 % / 1.2 % / 0.981"
+    assert find(section, "the trap")["SkipStepAdamW"]["second task"] == "2.577"
+
+
+def test_only_fresh_seeds_at_the_chosen_rate_are_final(whole):
+    """Neither a lucky rate that tuning did not choose, nor tuning seeds under noise, are in the tables."""
+    (lucky,) = change(whole[:1], loss=0.1)
+    noisy = {"model": "bytes", "noise": "tokens 10 %"}
+    stray = [
+        replace(lucky, trial=replace(lucky.trial, condition={**noisy, "lr": lr}, seed=seed))
+        for lr, seed in ((0.03, 0), (0.003, 1000))
+    ]
+    assert language.section([*whole, *stray]).tables == language.section(whole).tables
+
+
+def test_learning_rates_of_images_are_chosen_on_images_that_are_held_out():
+    results = make("images", "resnet18", ("AdamW", "RobustAdamW"), range(3))
+    results = change(results, lambda trial: trial.condition["lr"] == RATES[0], accuracy=0.99)
+    assert find(images.section(results), "accuracy, %, rates tuned on clean data")["AdamW"]["lr"] == "0.003"
+
+
+def test_the_second_track_needs_a_choice_of_rates():
+    few = {"methods": ("AdamW", "AdamW (clipped)", "RobustAdamW"), "noises": ("clean", "targets 20 %")}
+    chosen = make(tuned=("clean", "targets 20 %"), **few)
+    table = find(language.section(chosen), "rates tuned per condition")
+    assert list(table["AdamW"]) == ["method", "lr", "seeds", "targets 20 %"]
+    screened = [it for it in chosen if it.trial.condition["noise"] == "clean" or it.trial.condition["lr"] == 3e-3]
+    assert not [it for it in language.section(screened).tables if "per condition" in it.title]
+
+
+def test_a_method_that_lost_a_run_is_behind_and_says_so(whole):
+    place = ("RobustAdamW", "spike 1 %", 2)
+    section = language.section(change(whole, lambda it: (it.method, it.condition["noise"], it.seed) == place, loss=nan))
+    table = find(section, "validation loss, rates tuned on clean data")
+    assert table["RobustAdamW"]["spike 1 %"].endswith("1 of 5 lost")
+    ranks = find(section, "ranks, rates tuned on clean data")["RobustAdamW"]
+    assert (ranks["mean rank"], ranks["best or tied"], ranks["runs lost"]) == ("2.6", "9 of 10", "1 of 55")
+
+
+def test_claims_are_decided_by_enough_seeds(whole):
+    assert verdicts(whole) == ["undecided", "reproduced", "reproduced"]
+    assert verdicts(make("images", "resnet18", seeds=range(3)), images) == ["reproduced", "reproduced"]
+    assert verdicts(make(seeds=range(2))) == ["undecided"] * 3
+    assert verdicts(make(methods=("AdamW", "Oracle"))) == []
+
+
+def test_claims_that_fail_say_so(whole):
+    ours = [it for it in whole if it.trial.method == "RobustAdamW" and it.trial.seed < 1000]
+    rest = [it for it in whole if it not in ours]
+    worse = [replace(it, outcome={**it.outcome, "loss": 2.0 * it.outcome["loss"]}) for it in ours]
+    assert verdicts([*rest, *worse]) == ["not reproduced"] * 3
+    assert verdicts([*rest, *change(ours, loss=nan)]) == ["not reproduced"] * 3
+    assert verdicts([*rest, *change(ours, second_loss=5.0)])[2] == "not reproduced"
+
+
+def test_columns_that_were_not_run_leave_a_claim_open():
+    (claim,) = [it for it in language.section(make(noises=("clean", *language.DIRTY[:7]))).claims if "tied" in it.text]
+    assert (claim.estimate, claim.low, claim.high, claim.verdict) == (7, 7, 10, "undecided")
+
+
+FEW = ("AdamW", "AdamW (clipped)", "Lion", "Muon", "RobustAdamW", "Oracle")
+PARTS = {
+    "nothing": [],
+    "one seed": make(methods=FEW, seeds=[0]),
+    "tuning alone": make(methods=FEW, seeds=[]),
+    "no tuning": make(methods=FEW, tuned=(), seeds=[0]),
+    "no baseline": make(methods=("Lion", "RobustAdamW"), seeds=range(3)),
+    "the oracle alone": make(methods=("Oracle",), noises=("clean",)),
+    "noise alone": make(methods=ORDER[:3], noises=("targets 40 %", "trap")),
+    "all lost": change(make(methods=FEW), lambda trial: trial.seed < 1000, loss=nan, second_loss=nan),
+    "uneven": [it for it in make(methods=FEW) if it.trial.method[0] != "A" or it.trial.seed in (1, *TUNING_SEEDS)],
+    "a method of one's own": [replace(it, trial=replace(it.trial, method="Mine")) for it in make(methods=("Lion",))],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_the_results_is_shown(part, tmp_path):
+    section = language.section(PARTS[part])
+    write([section], PARTS[part], tmp_path)
+    assert all(len(row) == len(table.columns) for table in section.tables for row in table.rows)
+    assert (len(section.tables) > 0) == (part not in ("nothing", "tuning alone"))
+    if part == "tuning alone":
+        assert "in no table: AdamW, AdamW (clipped)" in section.text
+    if part == "no tuning":
+        assert "Without tuning runs, at the only rate that they have: AdamW," in section.tables[0].note
+    if part == "one seed":
+        table = find(section, "validation loss, rates tuned on clean data")
+        assert "☆" not in "".join("".join(row.values()) for row in table.values())  # one seed shows no tie
+
+
+def test_reports_of_the_arena_need_no_torch():
+    modules = "adaterm_bench.experiments.images.report, adaterm_bench.experiments.language.report"
+    code = f"import sys, {modules}; print([it for it in ('torch', 'matplotlib') if it in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_page_names_every_method_and_noise():
+    page = (Path(__file__).parents[2] / "docs/arena.md").read_text()
+    assert re.findall(r"^\| ([^|`]+?) \|", page.split("## Methods")[1], re.MULTILINE)[1:] == list(ORDER)
+    named = set(re.findall(r"`([^`]+)`", page.split("## Noises")[1].split("## Methods")[0]))
+    assert named == {noise for noises in NOISES.values() for noise in noises}
