@@ -1,4 +1,4 @@
-"""RobustAdamW, transcribed from its specification in NumPy: slow, in float64, to be read beside it.
+"""RobustAdamW, transcribed from its equations (docs/robust_adamw.md) in NumPy: slow, in float64.
 
 Tensors are judged together, so there is one object for all groups. Letters are those of the specification.
 """
@@ -47,7 +47,7 @@ class Tensor:
         """w, from this tensor's own past."""
         self.w = 1.0 if self.finite else 0.0
         if self.has_level and len(self.window) >= ENOUGH and nu < inf:
-            distance = np.exp(self.lam - np.median(self.window))
+            distance = np.exp(self.lam - max(0.0, np.median(self.window)))
             self.w = (nu + 1) / (nu + distance)
 
     @property
@@ -66,8 +66,9 @@ class Tensor:
         self.c1 += r1 * (1 - self.c1)
         self.c2 += r2 * (1 - self.c2)
         if self.c1 > 0:
-            self.theta = (1 - lr * x * weight_decay) * self.theta
-            self.theta = self.theta - lr * x * (self.m / self.c1) / (np.sqrt(self.v / self.c2) + eps)
+            trust = x * min(1.0, self.w)
+            self.theta = (1 - lr * trust * weight_decay) * self.theta
+            self.theta = self.theta - lr * trust * (self.m / self.c1) / (np.sqrt(self.v / self.c2) + eps)
 
 
 class RobustAdamW:
@@ -127,7 +128,7 @@ class RobustAdamW:
         self.zs, self.zscore = np.array([]), nan
         if len(self.levels) >= ENOUGH:
             median = np.median(self.levels)
-            spread = max(0.03, median - np.quantile(self.levels, 0.159))
+            spread = max(0.25, median - np.quantile(self.levels, 0.159))
             self.zs, self.zscore = (self.levels - median) / spread, (self.level - median) / spread
         nothing_is_finite = bool(stepped) and not any(tensor.finite for tensor in stepped)
         self.trust = 0.0 if nothing_is_finite else self._trust(self.groups[0])
@@ -138,8 +139,8 @@ class RobustAdamW:
         if np.isnan(self.zscore):
             return 1.0
         b = z0
-        if np.mean(self.zs > z0) >= group["minority"]:
-            b = max(z0, self.zs.max())
+        if np.mean(self.zs > 0.75 * z0) >= group["minority"]:
+            b = max(z0, self.zs.max() + 1.0)
         if b == inf:
             return 1.0
         exponent = (max(self.zscore, 0.0) ** 2 - b**2) / 2

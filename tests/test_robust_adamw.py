@@ -148,7 +148,7 @@ SCENARIOS = {
     "a steady level": Scenario(
         [([(64, 64), (60, 60)], {})],
         {"window": 20, "betas": (0.9, 0.9)},
-        [(step, ALL, scaled(1.0 + 0.01 * (step % 7))) for step in range(30, 60, 3)],
+        [(step, ALL, scaled(1.0 + 0.2 * (step % 7))) for step in range(30, 60, 3)],
     ),
     "not robust": Scenario([(SHAPES, {})], {"window": 12, "dof": inf, "threshold": inf, "max_norm": 2.0}, ACCIDENTS),
 }

@@ -23,7 +23,9 @@ from adaterm.equations.primitives import (
 
 ENOUGH = 10  # values that a window must have before it tells what is usual
 
-LEAST_SPREAD = 0.03
+LEAST_SPREAD = 0.25  # of levels: a batch is never excluded for a distance that is less than e times the usual one
+
+NEARLY = 0.75  # of the threshold, from which on batches count for a minority
 
 BELOW = 0.159  # the share of a Gaussian that lies more than a standard deviation below its mean
 
@@ -146,8 +148,8 @@ def robust_adam_judge(
 ) -> tuple[Batch, BatchStatistics, Notes]:
     """The judgement of a batch, what to report and what to remember, by the windows of the last levels and norms.
 
-    The spread is that of the lower side, which bad batches do not touch. Where a minority of the window lies beyond the
-    threshold, it is a kind of its own, and the bound includes it.
+    The spread is that of the lower side, which bad batches do not touch. Where a minority of the window lies near the
+    threshold or beyond, it is a kind of its own, and the bound includes all of it.
     """
     level = where(totals.known > 0.0, totals.log_distance / positive(totals.known), nan)
     known = count_above(levels, -inf)
@@ -155,8 +157,9 @@ def robust_adam_judge(
     usual = where(known >= ENOUGH, quantile(ordered, 0.5), 0.0)
     spread = where(known >= ENOUGH, at_least(usual - quantile(ordered, BELOW), LEAST_SPREAD), 1.0)
     zscore = (level - usual) / spread
-    beyond = count_above(levels, usual + numbers.threshold * spread) / positive(known)
-    bound = where(beyond >= numbers.minority, (quantile(ordered, 1.0) - usual) / spread, numbers.threshold)
+    beyond = count_above(levels, usual + NEARLY * numbers.threshold * spread) / positive(known)
+    widened = where(beyond >= numbers.minority, (quantile(ordered, 1.0) - usual) / spread + 1.0, 0.0)
+    bound = where(widened > numbers.threshold, widened, numbers.threshold)
     belongs = 1.0 / (1.0 + exp(0.5 * (square(at_least(zscore, 0.0)) - square(bound))))
     trust = where(known >= ENOUGH, where(level == level, belongs, 1.0), 1.0)
     trust = where(totals.valid > 0.0, trust, 0.0)
@@ -177,13 +180,17 @@ def robust_adam_judge(
 def robust_adam_weigh(
     sums: Array, size: Array, scalars: Array, window: Array, batch: Array, pace: Array, numbers: Array, flags: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Rates, the next scalars, the log-distance to note, and what to report; without trust nothing moves."""
+    """Rates, the next scalars, the log-distance to note, and what to report.
+
+    Without trust nothing moves: neither if the batch has none nor if the tensor has none. A gradient that lies no
+    further from its mean than its scale says is ordinary, however near the last ones were.
+    """
     note = log_distance(sums, size)
     far = farness(sums, size)
     valid = granted(1.0, far)
     weight = valid
     if flags.weighs:
-        usual = where(count_above(window, -inf) >= ENOUGH, quantile(sort(window), 0.5), note)
+        usual = where(count_above(window, -inf) >= ENOUGH, at_least(quantile(sort(window), 0.5), 0.0), note)
         weight = where(note < inf, (numbers.dof + 1.0) / (numbers.dof + exp(note - usual)), valid)
     rate = (1.0 - numbers.beta1) * batch.trust * weight
     rate = where(rate < 1.0, rate, 1.0)
@@ -191,12 +198,13 @@ def robust_adam_weigh(
     scale_rate = where(scale_rate < 1.0, scale_rate, 1.0)
     mean_correction = shift(scalars.mean_correction, 1.0 - scalars.mean_correction, rate)
     scale_correction = shift(scalars.scale_correction, 1.0 - scalars.scale_correction, scale_rate)
-    moves = pace.lr * batch.trust * valid
+    trust = batch.trust * where(weight < 1.0, weight, valid)
+    moves = pace.lr * trust
     shrinks = 1.0 - (1.0 - moves * pace.weight_decay)
     step_size, correction = moves / positive(mean_correction), positive(scale_correction)
     rates = RobustAdamRates(valid, rate, scale_rate, step_size, correction, shrinks, batch.clip)
     distance = where(note < inf, exp(note), where(valid > 0.0, 0.0 * valid, inf))
-    statistics = Statistics(distance, batch.trust * where(weight < 1.0, weight, valid), numbers.dof + 0.0 * valid)
+    statistics = Statistics(distance, trust, numbers.dof + 0.0 * valid)
     return rates, RobustAdamScalars(mean_correction, scale_correction), note, statistics
 
 
