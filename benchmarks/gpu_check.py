@@ -527,12 +527,16 @@ class Record:
     def __init__(self, file: Path, planned: list[str]) -> None:
         self.file, self.found, self.failed = file, dict[str, Any](), list[str]()
         self.missing = list(planned)
+        self._write()
 
     def add(self, name: str, outcome: tuple[dict[str, Any], list[str]]) -> None:
         """Add a check's findings and failures."""
         self.found |= outcome[0]
         self.failed += outcome[1]
         self.missing.remove(name)
+        self._write()
+
+    def _write(self) -> None:
         record = {"findings": self.found, "failed": self.failed, "not finished": self.missing}
         self.file.parent.mkdir(parents=True, exist_ok=True)
         whole = record | provenance(torch.cuda.get_device_name())

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import adaterm
+from adaterm.equations import LEAST_SPREAD, NEARLY
 from adaterm_bench.core.provenance import describe_run
 
 try:
@@ -212,9 +213,10 @@ def find_bounds(levels: list[float]) -> list[float]:
     for step in range(11, len(levels)):  # the first batch has no level
         last = levels[max(1, step - window) : step]
         low, *_, usual = quantiles(last, n=1000, method="inclusive")[158:500]
-        bound = usual + threshold * max(0.03, usual - low)
-        a_kind = sum(level > bound for level in last) >= minority * len(last)
-        bounds[step] = max(last) if a_kind else bound
+        spread = max(LEAST_SPREAD, usual - low)
+        near = sum(level > usual + NEARLY * threshold * spread for level in last)
+        widened = (max(last) - usual) / spread + 1.0 if near >= minority * len(last) else 0.0
+        bounds[step] = usual + max(threshold, widened) * spread
     return bounds
 
 

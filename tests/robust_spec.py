@@ -1,6 +1,7 @@
 """RobustAdamW, transcribed from its equations (docs/robust_adamw.md) in NumPy: slow, in float64.
 
-Tensors are judged together, so there is one object for all groups. Letters are those of the specification.
+Tensors are judged together, so there is one object for all groups. λ is a log-distance, ν the dof, w a weight, x the
+trust in a batch, z0 the threshold, b the bound; m, v, c1 and c2 are mean, scale and their corrections.
 """
 
 from math import exp, inf, log, nan, sqrt

@@ -192,9 +192,10 @@ class RobustAdamW(RobustOptimizer, template=RobustAdamRule()):
     """AdamW that notices aberrant batches: it is AdamW while gradients are ordinary, and distrusts them when not.
 
     What is ordinary, each tensor's own recent past tells. The distance of a gradient from its mean, in units of its
-    scale, is compared with the median of the last ones: a tensor weighs the less, the larger it is. Over all tensors,
-    the mean log-distance is the level of the batch; if that lies far above the usual, the batch is excluded: averages,
-    decay and parameters stay as they are. `docs/robust_adamw.md` has the equations, advice and limits.
+    scale, is compared with the median of the last ones: a tensor weighs, and moves, the less, the larger it is. Over
+    all tensors, the mean log-distance is the level of the batch; if that lies far above the usual, the batch is
+    excluded: averages, decay and parameters stay as they are. `docs/robust_adamw.md` has the equations, advice and
+    limits.
 
     Args:
         params: parameters, named parameters or parameter groups, as for every torch optimizer.
@@ -206,8 +207,8 @@ class RobustAdamW(RobustOptimizer, template=RobustAdamRule()):
             switches the weights off.
         window: how many of the last steps tell what is usual. The same in all groups.
         threshold: z-score from which on a batch is rather excluded than not. inf excludes none.
-        minority: share of the last batches from which on those beyond the threshold are a kind of their own, and are
-            trusted.
+        minority: share of the last batches from which on those near the threshold, or beyond, are a kind of their own,
+            and are trusted.
         max_norm: clip the norm of all gradients together in the step, as `clip_grad_norm_` would: a number, or "auto"
             for the median of the last norms. Do not clip yourself before: that would hide what is judged by.
         maximize: ascend.

@@ -1,21 +1,15 @@
-"""Language models on clean and on dirty data: what noises do, that methods meet the same, and how rates are chosen.
+"""Language models on clean and on dirty data: what noises do, that methods meet the same, and how rates are chosen."""
 
-Then benchmarks/language_check.py, which has other options of RobustAdamW.
-"""
-
-import importlib
-import json
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adaterm_bench import methods
-from adaterm_bench.arena.arms import ARMS
+from adaterm_bench.arena.arms import ARMS, find_arm
 from adaterm_bench.arena.loop import CaptureError, Loop, list_schedule
 from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS
 from adaterm_bench.core.store import Store
@@ -31,11 +25,10 @@ from adaterm_bench.experiments.language.course import (
     draw_windows,
     rename_tokens,
 )
-from adaterm_bench.experiments.language.experiment import MODELS, Language, find_arm
+from adaterm_bench.experiments.language.experiment import MODELS, Language
 from adaterm_bench.experiments.language.training import Trainer, find_trainer, judge
 from adaterm_bench.models.transformer import Sizes, Transformer, make_transformer, measure_loss
 
-ROOT = Path(__file__).parents[2]
 STEPS, BATCH, CONTEXT = 100, 3, 8
 SIZES = (6, 4, 10)
 SMOKE = Language(**Language.presets["smoke"])
@@ -52,12 +45,6 @@ def _one_thread():
     yield
     torch.set_num_threads(before)
     find_trainer.cache_clear()
-
-
-@pytest.fixture
-def check(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("language_check")
 
 
 def draw(name, seed=0):
@@ -423,38 +410,3 @@ def test_the_full_preset_is_the_arenas():
     assert [trial.condition["model"] for trial in trials] == sorted(
         (trial.condition["model"] for trial in trials), key=full.models.index
     )
-
-
-def test_the_check_goes_on_where_the_last_call_stopped(check, tmp_path, capsys):
-    words = ["--device", "cpu", "--smoke", "--out", str(tmp_path), "--conditions", "garbage"]
-    check.main([*words, "--minutes", "0"])
-    assert "4 runs are missing" in capsys.readouterr().out
-    check.main([*words, "--methods", "RobustAdamW, max_norm 1"])
-    first = json.loads((tmp_path / "language_check.json").read_text())
-    assert [run["method"] for run in first["runs"]] == ["RobustAdamW, max_norm 1"]
-    assert {"command", "commit", "device", "versions", "settings", "data", "conditions"} <= set(first)
-    check.main(words)
-    second = json.loads((tmp_path / "language_check.json").read_text())
-    assert second["runs"][0] == first["runs"][0]
-    assert [run["method"] for run in second["runs"][1:]] == [it for it in check.METHODS if "max_norm" not in it]
-    robust = second["runs"][-1]
-    assert 0.0 < robust["loss"] < 6.0
-    assert robust["good_excluded"] is not None
-    printed = capsys.readouterr().out
-    assert printed.count("RobustAdamW, max_norm 1          garbage") == 1
-    assert f"| AdamW | {second['runs'][1]['loss']:.4f} |" in printed
-    with pytest.raises(SystemExit, match="other settings"):
-        check.main([*words, "--steps", "5"])
-
-
-def test_the_check_can_add_to_the_results_it_has(check):
-    """Its settings and conditions are still those of the runs in results/."""
-    file = ROOT / "results" / "language_check" / "language_check.json"
-    known = json.loads(file.read_text())
-    data = sources.Sources(*(range(known["data"][f"bytes for {it}"]) for it in ("training", "validation")), "")
-    trainer = SimpleNamespace(settings=check.Settings(), count_parameters=lambda: known["parameters"])
-    common = check.describe_setting(trainer, data._replace(fingerprint=known["data"]["fingerprint"]))
-    assert {run["method"] for run in check.Record(file, common, "cuda").runs.values()} <= {
-        *check.METHODS,
-        *check.MORE_METHODS,
-    }

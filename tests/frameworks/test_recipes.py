@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import re
 import subprocess
 import sys
 import types
@@ -11,16 +12,29 @@ from pathlib import Path
 import pytest
 import torch
 
-from adaterm import AdaTerm
+from adaterm import AdaTerm, RobustAdamW
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs/recipes"
 pytestmark = pytest.mark.filterwarnings("ignore")  # what the frameworks warn of is theirs
 
 
-def blocks(page):
-    """The page's Python blocks, in order."""
-    return [block.split("```")[0] for block in (PAGES / f"{page}.md").read_text().split("```python\n")[1:]]
+ONLY_ADATERMS = re.compile(r',? ?"?(init_scale|decoupled_weight_decay)"?[:=] ?("gradient"|True)')
+"""Options on the pages that RobustAdamW does not have, or need."""
+
+
+@pytest.fixture(params=[AdaTerm, RobustAdamW], ids=lambda kind: kind.__name__)
+def kind(request):
+    """The optimizer on the page, and another in its place."""
+    return request.param
+
+
+def blocks(page, kind):
+    """The page's Python blocks, in order, with an optimizer in place of AdaTerm."""
+    text = (PAGES / f"{page}.md").read_text()
+    if kind is not AdaTerm:
+        text = ONLY_ADATERMS.sub("", text).replace("AdaTerm", kind.__name__)
+    return [block.split("```")[0] for block in text.split("```python\n")[1:]]
 
 
 def wanted(package, source="'adaterm[frameworks]'"):
@@ -30,7 +44,7 @@ def wanted(package, source="'adaterm[frameworks]'"):
 
 
 @pytest.fixture
-def execute(tmp_path, monkeypatch):
+def execute(tmp_path, monkeypatch, kind):
     """Runs a page's first block in an empty folder, and gives the names it leaves."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -38,7 +52,7 @@ def execute(tmp_path, monkeypatch):
 
     def run(page):
         names = {"__name__": "recipe"}
-        exec(compile(blocks(page)[0], f"{page}.md", "exec"), names)
+        exec(compile(blocks(page, kind)[0], f"{page}.md", "exec"), names)
         return names
 
     yield run
@@ -73,9 +87,9 @@ def assert_learned(losses):
     assert sum(tail) / len(tail) < losses[0]
 
 
-def test_swa(execute):
+def test_swa(execute, kind):
     names = execute("swa")
-    assert type(names["optimizer"]) is AdaTerm
+    assert type(names["optimizer"]) is kind
     assert steps(names["optimizer"]) == {12 * 8}
     assert names["optimizer"].param_groups[0]["lr"] == pytest.approx(2e-3)
     assert int(names["swa"].n_averaged) == 6
@@ -87,16 +101,16 @@ def test_swa(execute):
         assert torch.nn.functional.mse_loss(averaged(inputs), inputs.sum(1, keepdim=True)) < first / 4
 
 
-def test_gradscaler(execute):
+def test_gradscaler(execute, kind):
     names = execute("gradscaler")
     optimizer, scaler = names["optimizer"], names["scaler"]
-    assert type(optimizer) is AdaTerm
+    assert type(optimizer) is kind
     assert 0 < max(steps(optimizer)) <= 60
     assert scaler.get_scale() > 1.0
     assert torch.stack(names["norms"]).median() < 1e3  # of gradients, not of gradients times 65,536
     assert_learned(names["losses"])
     loaded = torch.load("checkpoint.pt")
-    again = AdaTerm(names["model"].named_parameters())
+    again = kind(names["model"].named_parameters())
     again.load_state_dict(loaded["optimizer"])
     assert_equal_states(again, optimizer)
 
@@ -125,13 +139,13 @@ def test_gradscaler_with_both_kinds_of_engine_skips_and_goes_on(fused):
     assert optimizer.statistics()[parameter].trust.isnan() == fused
 
 
-def test_huggingface_trainer(execute):
+def test_huggingface_trainer(execute, kind):
     wanted("transformers")
     names = execute("huggingface-trainer")
     straight, resumed = names["trainer"], names["resumed"]
     for trainer in (straight, resumed):
         inner = trainer.optimizer.optimizer
-        assert type(inner) is AdaTerm
+        assert type(inner) is kind
         assert steps(inner) == {12}
         assert [group["weight_decay"] for group in inner.param_groups] == [0.01, 0.0]
         assert inner.param_groups[0]["decoupled_weight_decay"]
@@ -146,11 +160,11 @@ def test_huggingface_trainer(execute):
     assert {summary.steps for summary in watch.monitor.summary().values()} == {12}
 
 
-def test_accelerate(execute):
+def test_accelerate(execute, kind):
     wanted("accelerate")
     names = execute("accelerate")
     inner = names["optimizer"].optimizer
-    assert type(inner) is AdaTerm
+    assert type(inner) is kind
     assert len(names["norms"]) == 4 * 8
     assert max(names["norms"]) > 1.0  # some were clipped
     assert_learned(names["losses"])
@@ -171,7 +185,7 @@ state.PartialState.set_device = set_device
 FSDP_CHECKS = """
 from torch.distributed.tensor import DTensor
 assert accelerator.is_fsdp2
-assert type(optimizer.optimizer) is AdaTerm
+assert type(optimizer.optimizer).__name__ == KIND
 assert all(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"])
 assert {int(entry["step"]) for entry in optimizer.state.values()} == {32}, optimizer.state
 assert all(torch.tensor(losses).isfinite()) and sum(losses[-4:]) < sum(losses[:4]), losses
@@ -196,21 +210,21 @@ torch.distributed.destroy_process_group()
 """
 
 
-def test_accelerate_fsdp2(tmp_path):
+def test_accelerate_fsdp2(tmp_path, kind):
     wanted("accelerate")
     script = tmp_path / "sharded.py"
-    script.write_text(FSDP_ON_CPU + blocks("accelerate")[1] + FSDP_CHECKS)
+    script.write_text(f"{FSDP_ON_CPU}\nKIND = {kind.__name__!r}\n" + blocks("accelerate", kind)[1] + FSDP_CHECKS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "sharded and stepped" in done.stdout
 
 
-def test_lightning(execute):
+def test_lightning(execute, kind):
     wanted("lightning")
     names = execute("lightning")
     straight, resumed = names["trainer"], names["resumed"]
-    assert type(straight.optimizers[0]) is AdaTerm
+    assert type(straight.optimizers[0]) is kind
     assert steps(resumed.optimizers[0]) == {48}
     assert straight.callback_metrics["loss"].isfinite()
     saved = torch.load("half.ckpt")["optimizer_states"][0]
@@ -260,7 +274,7 @@ def test_lightning_clips_unless_fused_was_asked_for():
         plugin.clip_gradients(AdaTerm([parameter], fused=True), clip_val=1.0)
 
 
-def test_timm(execute, monkeypatch):
+def test_timm(execute, kind, monkeypatch):
     wanted("timm", "--no-deps timm, or with torchvision: pip install timm")
     if importlib.util.find_spec("torchvision") is None:
         # timm.optim wants nothing of torchvision, but the package around it does: leave that out
@@ -271,20 +285,20 @@ def test_timm(execute, monkeypatch):
         monkeypatch.setitem(sys.modules, "timm.models", models)
     names = execute("timm")
     optimizer = names["optimizer"]
-    assert type(optimizer) is AdaTerm
+    assert type(optimizer) is kind
     assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.0, 0.05]
     assert all(group["decoupled_weight_decay"] for group in optimizer.param_groups)
-    assert {group["init_scale"] for group in optimizer.param_groups} == {"gradient"}
+    assert {group.get("init_scale") for group in optimizer.param_groups} == {"gradient" if kind is AdaTerm else None}
     assert steps(optimizer) == {20}
     assert_learned(names["losses"])
 
 
-def test_stable_baselines3(execute):
+def test_stable_baselines3(execute, kind):
     wanted("stable_baselines3")
     names = execute("stable-baselines3")
     model, loaded = names["model"], names["loaded"]
     for algorithm in (model, loaded):
-        assert type(algorithm.policy.optimizer) is AdaTerm
+        assert type(algorithm.policy.optimizer) is kind
         assert algorithm.policy.optimizer.param_groups[0]["lr"] == 3e-4
     assert steps(model.policy.optimizer) == {4 * 2 * 10}  # rollouts, batches, epochs
     assert steps(loaded.policy.optimizer) == {(4 + 2) * 2 * 10}
@@ -295,7 +309,7 @@ def test_stable_baselines3(execute):
     assert {summary.steps for summary in names["monitor"].summary().values()} == {80}
 
 
-def test_torchao(execute):
+def test_torchao(execute, kind):
     wanted("torchao")
     from torchao.optim import CPUOffloadOptimizer
 
@@ -307,7 +321,7 @@ def test_torchao(execute):
         pytest.skip(f"the signature of torchao {version('torchao')} is as used; CPUOffloadOptimizer needs CUDA to run")
     names = execute("torchao")
     inner = [*names["optimizer"].optim_dict.values(), names["optimizer"].d_opt]
-    assert all(type(optimizer) is AdaTerm for optimizer in inner)
+    assert all(type(optimizer) is kind for optimizer in inner)
     assert all(steps(optimizer) == {20} for optimizer in inner)
     assert_learned(names["losses"])
 

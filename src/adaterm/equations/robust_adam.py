@@ -23,7 +23,7 @@ from adaterm.equations.primitives import (
 
 ENOUGH = 10  # values that a window must have before it tells what is usual
 
-LEAST_SPREAD = 0.25  # of levels: a batch is never excluded for a distance that is less than e times the usual one
+LEAST_SPREAD = 0.25  # of levels: with a threshold of 4, no batch is excluded whose distance is below e times the usual
 
 NEARLY = 0.75  # of the threshold, from which on batches count for a minority
 
