@@ -118,23 +118,34 @@ def _make_orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Ord
     for method in methods:
         if method in unavailable:
             raise UsageError(f"{method} cannot run here. To run it: {unavailable[method]}.")
-        if method not in available:
+        if method not in available and not any(entry.experiment.accepts(method) for entry in chosen):
             hint = "" if arguments.plugins else " A method of your own needs --with FILE."
             raise UsageError(f"No method {method!r}. {suggest(method, available)}{hint}")
     seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)
     orders = []
     if "all" in arguments.experiments:
-        chosen = [entry for entry in chosen if arguments.preset in entry.experiment.presets] or chosen
+        chosen = _keep_those_with_preset(arguments.preset, chosen)
     for entry in chosen:
         experiment, label = build_experiment(entry.experiment, arguments.preset, read_settings(arguments))
         if seeds is not None:
             experiment = replace(experiment, seeds=len(seeds))
         possible = dict.fromkeys([*experiment.methods, *(added if experiment.takes_methods else ())])
-        selected = [method for method in dict.fromkeys(methods or possible) if method in possible]
+        selected = [
+            method for method in dict.fromkeys(methods or possible) if method in possible or experiment.accepts(method)
+        ]
         orders.append(Order(entry.source, experiment, selected, seeds, label, plugins))
         if not orders[-1].trials:
             raise UsageError(f"{experiment.name} has no trials with these methods and settings.")
     return orders
+
+
+def _keep_those_with_preset(preset: str, chosen: list[Entry]) -> list[Entry]:
+    """What of all experiments has the preset; all of them if none has, so that the error names what there is."""
+    kept = [entry for entry in chosen if preset in entry.experiment.presets]
+    left_out = [entry.experiment.name for entry in chosen if entry not in kept]
+    if kept and left_out:
+        print(f"Left out, as they have no preset {preset}: {', '.join(left_out)}.", file=sys.stderr)
+    return kept or chosen
 
 
 def _list_methods() -> list[str]:

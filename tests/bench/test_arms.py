@@ -10,8 +10,10 @@ from plain_rules import RULES, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from adaterm_bench.arena import equations
 from adaterm_bench.arena.arm import Recipe, inform, observe
-from adaterm_bench.arena.arms import ARMS, MissingError
+from adaterm_bench.arena.arms import ARMS, OURS, MissingError, find_arm, is_variant
+from adaterm_bench.core.flags import UsageError
 from adaterm_bench.models.resnet import ResNet18
 from adaterm_bench.models.transformer import Sizes, make_transformer, measure_loss
 
@@ -273,3 +275,38 @@ def test_what_is_missing_is_named(monkeypatch):
             assert arm.module in MODULES
             with pytest.raises(MissingError, match="arena"):
                 arm.make(list(Lesson().network.named_parameters()), LR, RECIPE)
+
+
+def test_a_variant_is_an_arm_of_ours_with_other_options():
+    named = list(Lesson().network.named_parameters())
+    wanted = {
+        "RobustAdamW dof=10 max_norm=1": {"dof": 10, "max_norm": 1, "betas": RECIPE.betas, "weight_decay": 0.1},
+        "RobustAdamW max_norm=auto threshold=inf": {"max_norm": "auto", "threshold": float("inf")},
+        "RobustAdamW (clipped) window=50": {"window": 50, "max_norm": 1.0},
+        "AdaTerm (gradient init) min_dof=2": {"init_scale": "gradient", "min_dof": 2},
+        "t-Adam dof=2.5": {"dof": 2.5, "decoupled_weight_decay": True},
+    }
+    for name, settings in wanted.items():
+        arm = find_arm(name)
+        group = arm.make(named, LR, RECIPE).param_groups[0]
+        assert {key: group[key] for key in settings} == settings, name
+        assert arm.captured
+        assert hasattr(arm.make(named, LR, RECIPE), "observe")
+    assert find_arm("AdamW") is ARMS["AdamW"]
+    assert not any(map(is_variant, [*ARMS, "RobustAdamW dof", "AdamW eps=1", "Mine dof=1"]))
+
+
+@pytest.mark.parametrize("option", ["doff=10", "lr=1", "dof=-1", "window=ten", "dof=", "capturable=True"])
+def test_an_option_that_cannot_be_is_named(option):
+    with pytest.raises(UsageError, match=option.partition("=")[0]):
+        is_variant(f"RobustAdamW {option}")
+
+
+def test_equations_are_named_by_their_sources_and_defaults(monkeypatch):
+    names = [equations.name_equations(name) for name in (*OURS, "RobustAdamW dof=10", "RobustAdamW dof=20")]
+    assert len({*names}) == len(names)
+    assert all(len(name) == 12 and int(name, 16) >= 0 for name in names)
+    assert names == [equations.name_equations(name) for name in (*OURS, "RobustAdamW dof=10", "RobustAdamW dof=20")]
+    assert equations.name_equations("Lion") is None
+    monkeypatch.setattr(equations, "fingerprint", lambda module: "other")
+    assert not {equations.name_equations(name) for name in OURS} & {*names}

@@ -288,6 +288,14 @@ def test_an_own_experiment_that_is_not_whole(main, tmp_path, text, says):
     assert (code, says in printed) == (2, True), printed
 
 
+def test_of_all_experiments_those_without_the_preset_are_named(main):
+    code, text = main("run", "all", "--preset", "full", "--methods", "AdamW", "--device", "nonsense")
+    assert code == 2
+    (line,) = [line for line in text.splitlines() if "no preset full" in line]
+    assert "regression" in line
+    assert "language" not in line
+
+
 def test_methods_run_in_the_order_in_which_they_are_named(main):
     words = ("--preset", "smoke", "--seeds", 1, "--workers", 0, "--out", "out")
     assert main("run", "regression", "--methods", "RAdam", "AdaTerm", "Adam", "AdaTerm", *words)[0] == 0

@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adaterm_bench import methods
-from adaterm_bench.arena.arms import ARMS, find_arm
-from adaterm_bench.arena.loop import CaptureError, Loop, list_schedule
-from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS
+from adaterm_bench.arena import equations
+from adaterm_bench.arena.loop import CaptureError, Loop, compile_loss, list_schedule
+from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS, NotTunedError
 from adaterm_bench.core.store import Store
 from adaterm_bench.datasets import sources
 from adaterm_bench.datasets.data import DataError
@@ -259,7 +259,7 @@ def test_methods_meet_the_same_weights_and_batches(monkeypatch):
     assert seen["AdamW"] == seen["Muon"] == seen["RobustAdamW"]
 
 
-def test_a_trial_is_a_loop_that_anyone_would_write():
+def test_a_trial_is_a_loop_that_anyone_would_write(monkeypatch):
     found, size = run("AdamW", "trap", seed=3), Sizes(256, 16, 16, 1, 2)
     network, text = make_transformer(size, 3), sources.load(limit=1 << 16)
     course = draw_course(text.training, 256, 24, 4, 16, NOISES["trap"], 3, [])
@@ -280,6 +280,10 @@ def test_a_trial_is_a_loop_that_anyone_would_write():
     for name, windows in {"loss": held_out, "second_loss": rename_tokens(held_out, 256)}.items():
         wanted = [measure_loss(network, it[:, :-1], it[:, 1:], False).item() for it in windows]
         assert found[name] == pytest.approx(sum(wanted) / 2, rel=1e-4)
+    tuning = run("AdamW", seed=TUNING_SEEDS[0])
+    monkeypatch.setattr(training, "is_tuning", lambda seed: False)
+    assert tuning["losses"] == (final := run("AdamW", seed=TUNING_SEEDS[0]))["losses"]
+    assert tuning["loss"] != final["loss"]  # of other windows
     assert found["parameters"] == sum(parameter.numel() for parameter in network.parameters())
     assert found["data"] == text.fingerprint
 
@@ -306,13 +310,14 @@ def test_a_method_of_ones_own_is_an_arm():
         assert found["auroc"] is None
     finally:
         methods.unregister("Own SGD")
-    assert find_arm("AdamW") is ARMS["AdamW"]
 
 
 def test_a_step_that_cannot_be_captured_runs_without(monkeypatch, capsys):
+    causes = [torch.OutOfMemoryError("for once"), None]
+
     def refuse(self, steps, advance=Loop.advance):
         if self.wanted:
-            raise CaptureError("no graph here")
+            raise CaptureError("no graph here") from causes.pop(0)
         advance(self, steps)
 
     def make(self, *arguments, begin=Loop.__init__):
@@ -321,8 +326,17 @@ def test_a_step_that_cannot_be_captured_runs_without(monkeypatch, capsys):
 
     monkeypatch.setattr(Loop, "advance", refuse)
     monkeypatch.setattr(Loop, "__init__", make)
-    assert [run("AdamW", seed=seed)["captured"] for seed in (0, 1)] == [False, False]
-    assert capsys.readouterr().err.count("AdamW is not captured: no graph here") == 1
+    assert [run("AdamW", seed=seed)["captured"] for seed in (0, 1, 2)] == [False] * 3
+    assert capsys.readouterr().err.count("AdamW is not captured: no graph here") == 2  # then it is remembered
+
+
+def test_a_loss_that_cannot_be_compiled_runs_as_it_is(monkeypatch, capsys):
+    def refuse(function, **options):
+        return lambda *arguments: 1 / 0
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    assert compile_loss(torch.square, torch.ones((), requires_grad=True)) is torch.square
+    assert "not compiled: ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_a_call_goes_on_where_the_last_one_stopped(main, tmp_path, monkeypatch):
@@ -375,8 +389,44 @@ def test_rates_are_those_that_tuning_chose(main, tmp_path):
         code, text = main(*words, method, "--lrs", "1e-3,1e-2", *more)
         assert code == 2
         assert "adaterm-bench run language" in text
+        assert f"--models {more[1] if '--models' in more else 'bytes'} " in text
         assert method in text
         assert "Traceback" not in text
+
+
+def test_rates_that_other_equations_chose_do_not_count(tmp_path, monkeypatch):
+    chosen = replace(SMOKE, lrs=(1e-3, 1e-2), noises=("clean",), tuned=str(tmp_path))
+    tune(tmp_path, "AdamW", {1e-3: 1.0, 1e-2: 2.0})
+    tune(tmp_path, "RobustAdamW", {1e-3: 1.0, 1e-2: 2.0})
+    before = chosen.trials(["AdamW", "RobustAdamW"], [0])
+    assert [(it.condition["lr"], "equations" in it.condition) for it in before] == [(1e-3, False), (1e-3, True)]
+    monkeypatch.setattr(equations, "fingerprint", lambda module: "other")
+    with pytest.raises(NotTunedError, match="RobustAdamW"):
+        chosen.trials(["AdamW", "RobustAdamW"], [0])
+    tune(tmp_path, "RobustAdamW", {1e-3: 2.0, 1e-2: 1.0})
+    after = chosen.trials(["AdamW", "RobustAdamW"], [0])
+    assert [it.condition["lr"] for it in after] == [1e-3, 1e-2]
+    assert (before[0].key == after[0].key, before[1].key == after[1].key) == (True, False)
+
+
+def test_where_all_rates_were_lost_none_is_chosen(tmp_path):
+    tune(tmp_path, "AdamW", dict.fromkeys(RATES, float("nan")))
+    with pytest.raises(NotTunedError, match=r"lost.* AdamW \(bytes; clean\)"):
+        replace(SMOKE, lrs=RATES, tuned=str(tmp_path)).trials(["AdamW"], [0])
+
+
+def test_a_variant_of_ours_runs(main, tmp_path):
+    words = ["run", "language", "--preset", "smoke", "--workers", 0, "--noises", "clean", "--out", tmp_path / "out"]
+    code, text = main(*words, "--methods", "RobustAdamW dof=10 max_norm=1,RobustAdamW")
+    assert code == 0, text
+    one, other = Store(tmp_path / "out").results()
+    assert {one.trial.method, other.trial.method} == {"RobustAdamW dof=10 max_norm=1", "RobustAdamW"}
+    assert one.trial.condition["equations"] != other.trial.condition["equations"]
+    assert one.outcome["loss"] != other.outcome["loss"]
+    code, text = main(*words, "--methods", "RobustAdamW doff=10")
+    assert (code, "'doff'" in text, "Did you mean 'dof'?" in text) == (2, True, True), text
+    code, text = main("run", "regression", "--preset", "smoke", "--methods", "RobustAdamW dof=10")
+    assert (code, "No method 'RobustAdamW dof=10'" in text) == (2, True), text
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ packages have as defaults are written out where they are what a method is known 
 made, and not before.
 """
 
+import ast
+import inspect
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from math import inf
 from typing import Any
 
 import torch
@@ -25,6 +28,9 @@ from adaterm_bench.arena.peers import (
     ZClippedAdamW,
 )
 from adaterm_bench.arena.skip_step import SkipStepAdamW
+from adaterm_bench.core.flags import UsageError
+from adaterm_bench.core.registry import suggest
+from adaterm_bench.methods import make_optimizer
 
 EMBEDDINGS = ("tokens", "positions")
 """How the names of embeddings begin in the models here."""
@@ -102,19 +108,19 @@ def _make_muon(params: NamedParameters, lr: Rate, recipe: Recipe) -> torch.optim
     return MuonWithAdamW(matrices, others, lr, recipe.betas, recipe.weight_decay)
 
 
-def _make_t_adam(params: NamedParameters, lr: Rate, recipe: Recipe) -> torch.optim.Optimizer:
+def _make_t_adam(params: NamedParameters, lr: Rate, recipe: Recipe, **options: Any) -> torch.optim.Optimizer:
     modes = {"decoupled_weight_decay": True, "capturable": params[0][1].is_cuda}
-    return _make(ObservingTAdam, params, lr, recipe, betas=recipe.betas, **modes)
+    return _make(ObservingTAdam, params, lr, recipe, **{"betas": recipe.betas, **modes, **options})
 
 
-def _make_adaterm(init_scale: str, params: NamedParameters, lr: Rate, recipe: Recipe) -> torch.optim.Optimizer:
+def _make_adaterm(params: NamedParameters, lr: Rate, recipe: Recipe, **options: Any) -> torch.optim.Optimizer:
     modes = {"decoupled_weight_decay": True, "capturable": params[0][1].is_cuda}
-    return _make(ObservingAdaTerm, params, lr, recipe, init_scale=init_scale, **modes)
+    return _make(ObservingAdaTerm, params, lr, recipe, **{**modes, **options})
 
 
 def _make_robust(params: NamedParameters, lr: Rate, recipe: Recipe, **options: Any) -> torch.optim.Optimizer:
-    capturable = params[0][1].is_cuda
-    return _make(ObservingRobustAdamW, params, lr, recipe, betas=recipe.betas, capturable=capturable, **options)
+    modes = {"capturable": params[0][1].is_cuda}
+    return _make(ObservingRobustAdamW, params, lr, recipe, **{"betas": recipe.betas, **modes, **options})
 
 
 def _watch_norms(kind: type[Any]) -> Callable[..., torch.optim.Optimizer]:
@@ -140,6 +146,70 @@ def find_unavailable() -> dict[str, str]:
     return {name: INSTALL for name, arm in ARMS.items() if arm.module and find_spec(arm.module) is None}
 
 
+def find_arm(name: str) -> Arm:
+    """The arm of a name: one of the table, a variant of ours, or one of a method that a user has registered.
+
+    A variant has options behind its name, as "RobustAdamW dof=10 max_norm=auto" has.
+    """
+    if name in ARMS:
+        return ARMS[name]
+    if is_variant(name):
+        base, options = _split_options(name)
+        return ARMS[base]._replace(make=partial(ARMS[base].make, **options))
+    return Arm(
+        lambda named, rate, recipe: make_optimizer(name, [parameter for _, parameter in named], float(rate)),
+        captured=False,
+    )
+
+
+def is_variant(name: str) -> bool:
+    """Whether this names an arm of ours with other options; those that are not possible raise."""
+    base, options = _split_options(name)
+    if base not in OURS or not options:
+        return False
+    known = [option for option in inspect.signature(OURS[base].__init__).parameters if option not in NO_OPTIONS]
+    for option in options:
+        if option not in known:
+            raise UsageError(f"{name}: {base} has no option {option!r}. {suggest(option, known)}")
+    try:
+        make_on_nothing(ARMS[base]._replace(make=partial(ARMS[base].make, **options)))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}: {error}") from error
+    return True
+
+
+def make_on_nothing(arm: Arm) -> torch.optim.Optimizer:
+    """The optimizer of an arm for one number, to be looked at."""
+    return arm.make([("weight", torch.zeros(1, requires_grad=True))], 1e-3, Recipe((0.9, 0.999), 0.0, 1, 1))
+
+
+def _split_options(name: str) -> tuple[str, dict[str, Any]]:
+    words = name.split(" ")
+    end = next((place for place, word in enumerate(words) if "=" in word), len(words))
+    pairs = [word.partition("=") for word in words[end:]]
+    return " ".join(words[:end]), {option: _read_value(text) for option, _, text in pairs}
+
+
+def _read_value(text: str) -> Any:
+    """A number, or else a word such as auto."""
+    if text == "inf":
+        return inf
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+OURS: dict[str, type[torch.optim.Optimizer]] = {
+    "t-Adam": ObservingTAdam,
+    "AdaTerm": ObservingAdaTerm,
+    "AdaTerm (gradient init)": ObservingAdaTerm,
+    "RobustAdamW": ObservingRobustAdamW,
+    "RobustAdamW (clipped)": ObservingRobustAdamW,
+}
+"""The arms of this project, which may have other options."""
+NO_OPTIONS = ("self", "params", "lr", "modes", "capturable", "differentiable", "foreach", "fused", "maximize")
+"""What the loop, the grid or the device decides."""
 ARMS: dict[str, Arm] = {
     "AdamW": Arm(partial(_make_adamw, torch.optim.AdamW), captured=True),
     "AdamW (clipped)": Arm(partial(_make_adamw, ClippedAdamW), captured=True),
@@ -154,8 +224,8 @@ ARMS: dict[str, Arm] = {
     "Schedule-Free AdamW": Arm(_make_schedule_free, captured=False, scheduled=False, module="schedulefree"),
     "Muon": Arm(_make_muon, captured=False),
     "t-Adam": Arm(_make_t_adam, captured=True),
-    "AdaTerm": Arm(partial(_make_adaterm, "eps"), captured=True),
-    "AdaTerm (gradient init)": Arm(partial(_make_adaterm, "gradient"), captured=True),
+    "AdaTerm": Arm(_make_adaterm, captured=True),
+    "AdaTerm (gradient init)": Arm(partial(_make_adaterm, init_scale="gradient"), captured=True),
     "RobustAdamW": Arm(_make_robust, captured=True),
     "RobustAdamW (clipped)": Arm(partial(_make_robust, max_norm=1.0), captured=True),
     "Oracle": Arm(partial(_make_adamw, OracleAdamW), captured=True),

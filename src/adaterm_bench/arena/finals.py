@@ -21,7 +21,10 @@ ORDER = (
     *("AdamW", BASELINE, "SkipStepAdamW", "ZClip", "ZClip (alone)", "AdaGC", "Stable-SPAM", "StableAdamW", "ADOPT"),
     *("Lion", "Schedule-Free AdamW", "Muon", "t-Adam", "AdaTerm", "AdaTerm (gradient init)", *VARIANTS, ORACLE),
 )
-"""How methods are listed; others come last. Reports do not import the arms themselves, which need torch."""
+"""How methods are listed; variants with options come before the oracle, and others last. Reports do not import the arms
+themselves, which need torch."""
+MAY_VARY = ("t-Adam", "AdaTerm", OURS)
+"""How the names of arms begin that may have options behind them, as in “RobustAdamW dof=10”."""
 Runs = dict[int, dict[str, Any]]
 Rule = Callable[[str, str], float | None]
 
@@ -74,11 +77,22 @@ class Column(NamedTuple):
     """Those that are not shown to be worse, by Holm's correction over all comparisons with the best."""
     ranks: dict[str, float]
 
+    def judges(self, method: str) -> bool:
+        """Whether there are seeds enough to say who is best, and how this method stands to it: two of each."""
+        return all(name in self.behind and self.behind[name].seeds >= 2 for name in (method, self.best))
+
+
+def is_ours(method: str) -> bool:
+    """Whether this is RobustAdamW, or a variant of it."""
+    return method.partition(" ")[0] == OURS
+
 
 def order_methods(methods: Iterable[str]) -> list[str]:
     """Known methods in their order, and then the others."""
     found = dict.fromkeys(methods)
-    return [*(method for method in ORDER if method in found), *(method for method in found if method not in ORDER)]
+    variants = [method for method in found if "=" in method and method.startswith(MAY_VARY)]
+    known = [method for method in (*ORDER[:-1], *variants, ORDER[-1]) if method in found]
+    return [*known, *(method for method in found if method not in known)]
 
 
 def select_finals(results: Sequence[Result], measure: Measure, model: str) -> Finals:

@@ -38,7 +38,9 @@ def make_judgement_tables(finals: Finals, measure: Measure, title: str) -> list[
         "trust below a half; empty, or 0, for methods that exclude none. Later, and AUROCs: after the first steps, "
         "when the model knows enough. AUROC: the chance that a bad batch stands out more than a good one. Steps lost: "
         "after a bad step, until the loss of good batches is back. Time: in those of AdamW with the same noise and "
-        "seed, the median; steps that are not captured as a graph take longer for that alone."
+        "seed, the median, of captured runs wherever there are any; steps that are not captured as a graph take longer "
+        "for that alone. Times include what is done to observe a method, such as a norm or a copy. RobustAdamW's trust "
+        "is that of the batch alone: under “tensor 2 %” a tensor that it held back counts as not caught."
     )
     return [Table(title, heading, rows, note), *_make_catch_table(finals, measure, f"{title}, by noise")]
 
@@ -60,13 +62,28 @@ def _make_catch_table(finals: Finals, measure: Measure, title: str) -> list[Tabl
 
 
 def _compare_times(finals: Finals, method: str) -> str:
-    pairs = [finals.pair(method, "AdamW", noise, "step_seconds") for noise in sorted(finals.noises)]
-    ratios = [float(ratio) for own, other in pairs for ratio in own / other if isfinite(ratio)]
+    own, other = _find_times(finals, method), _find_times(finals, "AdamW")
+    captured = {is_captured for is_captured, _ in own.values()}
+    mode, usual = any(captured), any(is_captured for is_captured, _ in other.values())
+    ratios = [
+        own[place][1] / other[place][1]
+        for place in own.keys() & other.keys()
+        if own[place][0] == mode and other[place][0] == usual and usual >= mode
+    ]
     if not ratios:
         return ""
-    own = [runs for (name, _), runs in finals.runs.items() if name == method]
-    captured = {run.get("captured") for runs in own for run in runs.values()}
-    return format_number(float(np.median(ratios))) + (", not captured" if captured == {False} else "")
+    mark = ", partly captured" if len(captured) > 1 else "" if mode else ", not captured"
+    return format_number(float(np.median(ratios))) + mark
+
+
+def _find_times(finals: Finals, method: str) -> dict[tuple[str, int], tuple[bool, float]]:
+    """Whether a run was captured, and the time of a step, by noise and seed."""
+    return {
+        (noise, seed): (bool(run.get("captured")), run["step_seconds"])
+        for (name, noise), runs in finals.runs.items()
+        for seed, run in runs.items()
+        if name == method and run.get("step_seconds")
+    }
 
 
 def _format_plain(value: float, digits: int) -> str:

@@ -3,6 +3,7 @@
 Of a captured arm a whole step is one graph. Of another one forwards and backwards are, and its optimizer steps after.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,6 +21,11 @@ WARM_UPS = 3
 
 class CaptureError(Exception):
     """A step could not be captured; the run has to begin anew without."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the next run would fail alike; it may have the memory that this one had not."""
+        return not isinstance(self.__cause__, torch.OutOfMemoryError)
 
 
 class Course(NamedTuple):
@@ -184,6 +190,29 @@ class Loop:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def run_captured(method: str, uncaptured: set[str], train: Callable[[bool], dict[str, Any]]) -> dict[str, Any]:
+    """What `train` gives with steps captured, or, where that fails, without; `uncaptured` remembers the method."""
+    if method not in uncaptured:
+        try:
+            return train(True)
+        except CaptureError as error:
+            print(f"{method} is not captured: {str(error)[:500]}", file=sys.stderr, flush=True)
+            if error.lasts:
+                uncaptured.add(method)
+    return train(False)
+
+
+def compile_loss(measure: Callable[..., Tensor], *example: Any) -> Callable[..., Tensor]:
+    """A compiled loss, tried forwards and backwards; the loss as it is, if that fails: slower, but the same."""
+    try:
+        compiled: Callable[..., Tensor] = torch.compile(measure, fullgraph=True, dynamic=False)
+        torch.autograd.backward(compiled(*example))
+    except Exception as error:
+        print(f"not compiled: {type(error).__name__}: {str(error)[:500]}", file=sys.stderr, flush=True)
+        return measure
+    return compiled
 
 
 def list_schedule(steps: int, warm_up: int, last: float) -> list[float]:

@@ -1,7 +1,10 @@
 """The arena's protocol: learning rates are chosen on tuning seeds, from one grid, and then kept for other seeds.
 
-Trials of the arena have a condition with `model`, `noise` and `lr`. Two tracks are told apart: rates chosen on clean
-data and kept for all noises, as people do, and rates chosen for each noise on its own.
+Trials of the arena have a condition with `model`, `noise` and `lr`, and those of our methods with `equations`, which
+names the equations and defaults that they ran with: results of others are not mixed.
+
+Two tracks are told apart: rates chosen on clean data and kept for all noises, as people do, and rates chosen for each
+noise on its own.
 """
 
 from collections import defaultdict
@@ -14,14 +17,19 @@ from adaterm_bench.core.trial import Result
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 TUNING_SEEDS = (1000, 1001)
-"""Seeds on which rates, and the defaults of RobustAdamW, are chosen; final numbers are of others."""
+"""Seeds on which rates, and the defaults of RobustAdamW, are chosen; final numbers are of seeds below them."""
 CLEAN = "clean"
+EQUATIONS = "equations"
+"""Of a trial's condition."""
 
 
 class Choice(NamedTuple):
-    """A learning rate that was chosen, and the mean outcome of each rate of the grid; infinite where a run was lost."""
+    """A learning rate that was chosen, and the mean outcome of each rate of the grid; infinite where a run was lost.
 
-    rate: float
+    There is no rate to choose if runs were lost at all of them.
+    """
+
+    rate: float | None
     outcomes: dict[float, float]
 
 
@@ -30,7 +38,7 @@ class NotTunedError(UsageError):
 
 
 def is_tuning(seed: int) -> bool:
-    """Whether results of this seed may decide something."""
+    """Whether this is no final seed: results of it may decide something, and are in no table of final outcomes."""
     return seed >= TUNING_SEEDS[0]
 
 
@@ -45,7 +53,7 @@ def choose_rates(
     outcomes: dict[tuple[str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         condition = result.trial.condition
-        if condition["noise"] == noise and is_tuning(result.trial.seed):
+        if condition["noise"] == noise and result.trial.seed in TUNING_SEEDS:
             value = result.outcome[outcome]
             cost = sign * value if value is not None and isfinite(value) else inf
             outcomes[result.trial.method, condition["model"]][condition["lr"]].append(cost)
@@ -54,5 +62,19 @@ def choose_rates(
         most = max(map(len, by_rate.values()))
         means = {rate: sum(costs) / most for rate, costs in sorted(by_rate.items()) if len(costs) == most}
         best = min(means, key=lambda rate: means[rate])
-        choices[key] = Choice(best, {rate: sign * cost for rate, cost in means.items()})
+        choices[key] = Choice(
+            best if isfinite(means[best]) else None, {rate: sign * cost for rate, cost in means.items()}
+        )
     return choices
+
+
+def keep_newest_equations(results: Sequence[Result]) -> list[Result]:
+    """The results without those of equations or defaults that a method had before its newest result."""
+    newest: dict[str, Result] = {}
+    for result in sorted(results, key=lambda result: str(result.provenance.get("date", ""))):
+        newest[result.trial.method] = result
+
+    def name(result: Result) -> str | None:
+        return result.trial.condition.get(EQUATIONS)
+
+    return [result for result in results if name(result) == name(newest[result.trial.method])]

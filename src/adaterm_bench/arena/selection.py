@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from adaterm_bench.arena.protocol import CLEAN, TUNING_SEEDS, NotTunedError, choose_rates
+from adaterm_bench.arena.protocol import CLEAN, EQUATIONS, TUNING_SEEDS, NotTunedError, choose_rates
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Trial, canonical
 
@@ -16,29 +16,39 @@ Track = Literal["clean", "noise"]
 def keep_chosen(trials: Sequence[Trial], tuned: str, track: Track, outcome: str, sign: float = 1.0) -> list[Trial]:
     """The trials of a grid with the learning rates that results in the directory `tuned` choose, instead of all rates.
 
-    Results count if they are of the same version and settings, and a choice needs results of all rates of the grid.
-    `sign` is 1 where a lower outcome is better, and -1 where a higher one is.
+    Results count if they are of the same version, settings and equations, and a choice needs results of all rates of
+    the grid, one of which at least was not lost. `sign` is 1 where a lower outcome is better, and -1 where a
+    higher one is.
     """
     kinds = {(trial.experiment, trial.version, canonical(trial.settings)) for trial in trials}
+    equations = {trial.method: trial.condition.get(EQUATIONS) for trial in trials}
     results = [
         result
         for result in Store(tuned).results()
         if (result.trial.experiment, result.trial.version, canonical(result.trial.settings)) in kinds
+        and result.trial.condition.get(EQUATIONS) == equations.get(result.trial.method)
     ]
     judged = {trial.condition["noise"] if track == "noise" else CLEAN for trial in trials}
     choices = {noise: choose_rates(results, outcome, noise, sign) for noise in judged}
     chosen: dict[str, Trial] = {}
     missing: list[tuple[Trial, str]] = []
+    lost: dict[str, None] = {}
     for trial in trials:
         noise = trial.condition["noise"] if track == "noise" else CLEAN
         choice = choices[noise].get((trial.method, trial.condition["model"]))
         if choice is None or trial.condition["lr"] not in choice.outcomes:
             missing.append((trial, noise))
+        elif choice.rate is None:
+            lost[f"{trial.method} ({trial.condition['model']}; {noise})"] = None
         else:
             kept = replace(trial, condition={**trial.condition, "lr": choice.rate})
             chosen[kept.key] = kept
     if missing:
         raise NotTunedError(_explain(missing, tuned))
+    if lost:
+        raise NotTunedError(
+            f"No learning rate can be chosen, as runs were lost at every one, for {', '.join(lost)}: leave these out."
+        )
     return list(chosen.values())
 
 
@@ -49,8 +59,8 @@ def _explain(missing: Sequence[tuple[Trial, str]], tuned: str) -> str:
     models = ",".join(dict.fromkeys(trial.condition["model"] for trial, _ in missing))
     noises = ",".join(dict.fromkeys(noise for _, noise in missing))
     rates = ",".join(dict.fromkeys(f"{trial.condition['lr']:g}" for trial, _ in missing))
-    words = ["adaterm-bench", "run", first.experiment, "--methods", methods, "--noises", noises, "--lrs", rates]
-    words += ["--seeds", ",".join(map(str, TUNING_SEEDS)), "--out", tuned]
+    words = ["adaterm-bench", "run", first.experiment, "--methods", methods, "--models", models]
+    words += ["--noises", noises, "--lrs", rates, "--seeds", ",".join(map(str, TUNING_SEEDS)), "--out", tuned]
     return (
         f"{tuned} has no results to choose learning rates by, with these settings, for {methods} ({models}; {noises}; "
         f"{rates}). Run first, with the same preset and settings: {shlex.join(words)}"

@@ -33,7 +33,8 @@ def make_outcome_tables(finals: Finals, measure: Measure, title: str, per_condit
     note = (
         f"Means over seeds; {measure.better} is better. {BEST}: the best of its column; {TIED}: not shown to be worse "
         "than the best, by Holm's correction over the column's comparisons with it, which is no proof of being as "
-        f"good. {ORACLE} knows which batches are bad: a bound, not a rival."
+        "good. One seed marks nothing, and the best is one of those with most seeds. "
+        f"{ORACLE} knows which batches are bad: a bound, not a rival."
     )
     if per_condition:
         note += " Each noise has the learning rate that was the best of several under it."
@@ -59,11 +60,12 @@ def make_rank_table(finals: Finals, measure: Measure, title: str) -> list[Table]
     rows: list[tuple[float, float, list[str]]] = []
     for method in ranked:
         own = [column for column in columns.values() if method in column.ranks]
-        won = sum(method == column.best or method in column.tied for column in own)
+        judged = [column for column in own if column.judges(method)]
+        won = sum(method == column.best or method in column.tied for column in judged)
         rank = float(np.mean([column.ranks[method] for column in own])) if own else inf
         runs = [finals.values(method, noise, measure.outcome) for noise in list_noises(finals, measure)]
         lost = sum(map(diverged, runs))
-        shown = [f"{rank:.1f}", f"{won} of {len(own)}"] if own else ["", ""]
+        shown = [f"{rank:.1f}" if own else "", f"{won} of {len(judged)}" if judged else ""]
         row = [method, *shown, *_describe_clean(clean, method), f"{lost} of {sum(run.size for run in runs)}"]
         rows.append((-len(own), rank, row))
     heading = ["method", "mean rank", "best or tied", f"behind the best on clean data, {measure.unit}"]
@@ -89,13 +91,15 @@ def make_trap_table(finals: Finals, measure: Measure, title: str) -> list[Table]
             own, other = finals.pair(method, BASELINE, measure.trap, outcome)
             row += [measure.format_mean(values)]
             row += [format_difference(measure.compare(own, other)) if own.size and method != BASELINE else ""]
-        excluded = finals.values(method, measure.trap, "good_excluded")
-        rows.append([*row, format_share(average(excluded))])
+        excluded = [finals.values(method, measure.trap, name) for name in ("good_excluded", "bad_excluded")]
+        rows.append([*row, *(format_share(average(shares)) for shares in excluded)])
     apart = f"from {BASELINE}, {measure.unit}"
-    heading = ["method", "first task", apart, "second task", apart, "batches excluded"]
+    heading = ["method", "first task", apart, "second task", apart]
+    heading += ["excluded of the first task", "excluded of the second task"]
     note = (
         "Two tasks take turns, 70 to 30, with gradients ten times apart. No batch is bad: a method that takes the "
-        "second task for an accident does not learn it. Validation losses of both."
+        "second task for an accident does not learn it. Validation losses of both, and the share of each task's "
+        "batches with a trust below a half."
     )
     return [Table(title, heading, rows, note)]
 
@@ -118,7 +122,7 @@ def _count_seeds(finals: Finals, method: str, noises: Sequence[str]) -> str:
 
 
 def _mark(text: str, method: str, column: Column | None) -> str:
-    if column is None or not text:
+    if column is None or not text or not column.judges(method):
         return text
     return f"{text} {BEST}" if method == column.best else f"{text} {TIED}" if method in column.tied else text
 
@@ -127,6 +131,6 @@ def _describe_clean(clean: Column | None, method: str) -> list[str]:
     if clean is None or method not in clean.behind:
         return ["", ""]
     if method == clean.best:
-        return ["0", "the best"]
+        return ["0", "the best" if clean.judges(method) else ""]
     behind = clean.behind[method]
     return [format_difference(behind), judge_equivalence(behind, EQUAL) if isfinite(behind.estimate) else "lost runs"]

@@ -92,6 +92,11 @@ class Experiment(ABC):
         ]
 
     @classmethod
+    def accepts(cls, method: str) -> bool:
+        """Whether it knows a method, beside those that users register; one with impossible options may raise."""
+        return method in cls.methods
+
+    @classmethod
     def shorten(cls, outcome: Mapping[str, Any]) -> dict[str, Any]:
         """An outcome as it is stored: curves with as many digits as their figure shows, all else exactly."""
         return {

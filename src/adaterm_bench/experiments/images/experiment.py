@@ -1,9 +1,8 @@
 """Classification of CIFAR-100 with the arena's arms, on clean data and with bad batches."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import nan
 from typing import Any, ClassVar, Literal
 
@@ -12,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from adaterm_bench.arena.arm import NamedParameters, Recipe
-from adaterm_bench.arena.arms import ARMS, find_unavailable, list_available
-from adaterm_bench.arena.loop import CaptureError, Course, Loop, list_schedule
+from adaterm_bench.arena.arms import find_arm, find_unavailable, is_variant, list_available
+from adaterm_bench.arena.equations import mark_equations
+from adaterm_bench.arena.loop import Course, Loop, compile_loss, list_schedule, run_captured
 from adaterm_bench.arena.protocol import RATES
 from adaterm_bench.arena.selection import keep_chosen
 from adaterm_bench.arena.verdicts import judge_run
@@ -81,6 +81,7 @@ class Images(Experiment):
     }
 
     seeds: int = grid(3, "number of seeds", least=1)
+    models: tuple[str, ...] = grid((MODEL,), "the network", (MODEL,))
     noises: tuple[str, ...] = grid(tuple(NOISES), "what is wrong with batches", tuple(NOISES))
     lrs: tuple[float, ...] = grid(RATES, "learning rates to choose from", least=0)
     tuned: str = grid("", "directory with results that choose the learning rates; all are run if not given")
@@ -115,14 +116,24 @@ class Images(Experiment):
 
     def conditions(self) -> list[dict[str, Any]]:
         """Noises and learning rates."""
-        return [{"model": MODEL, "noise": noise, "lr": lr} for noise in self.noises for lr in self.lrs]
+        return [
+            {"model": model, "noise": noise, "lr": lr}
+            for model in self.models
+            for noise in self.noises
+            for lr in self.lrs
+        ]
 
     def trials(self, methods: Sequence[str], seeds: Sequence[int] | None = None) -> list[Trial]:
         """The grid, or what tuning leaves of it; seed by seed and noise by noise, so that all methods come early."""
-        trials = super().trials(methods, seeds)
+        trials = mark_equations(super().trials(methods, seeds))
         if self.tuned:
             trials = keep_chosen(trials, self.tuned, self.track, "validation_accuracy", -1.0)
         return sorted(trials, key=lambda trial: (trial.seed, self.noises.index(trial.condition["noise"])))
+
+    @classmethod
+    def accepts(cls, method: str) -> bool:
+        """Arms, and those of ours with other options."""
+        return super().accepts(method) or is_variant(method)
 
     def prepare(self) -> None:
         """Look at the data once, and not in every trial."""
@@ -135,11 +146,7 @@ class Images(Experiment):
         """Train one network; the next trial in this process finds it compiled."""
         (trial,) = trials
         trainer = _make_trainer(self, device)
-        try:
-            return [trainer.train(trial, progress)]
-        except CaptureError as error:
-            print(f"{trial.method} is not captured: {str(error)[:500]}", file=sys.stderr, flush=True)
-            return [trainer.train(trial, progress, capture=False)]
+        return [run_captured(trial.method, trainer.uncaptured, lambda capture: trainer.train(trial, progress, capture))]
 
     def section(self, results: list[Result]) -> Section:
         """Accuracies with every noise, and what they cost."""
@@ -165,7 +172,10 @@ class Trainer:
         self.network = make_network(0, CLASSES, settings.width).to(self.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.bf16 = settings.precision == "bfloat16"
-        self.measure = _compile_loss() if self.device.type == "cuda" else measure_loss
+        self.measure: Callable[..., Tensor] = measure_loss
+        if self.device.type == "cuda":
+            self._compile()
+        self.uncaptured: set[str] = set()
 
     def train(self, trial: Trial, progress: Progress, capture: bool = True) -> dict[str, Any]:
         """The outcomes of a run from the weights of the seed; accuracies are NaN if these are lost."""
@@ -185,7 +195,7 @@ class Trainer:
             (settings.betas[0], settings.betas[1]), settings.weight_decay, settings.warm_up * steps, len(batches)
         )
         parameters: NamedParameters = list(self.network.named_parameters())
-        arm, course = ARMS[trial.method], Course(measure, draws.bad)
+        arm, course = find_arm(trial.method), Course(measure, draws.bad)
         loop = Loop(arm, parameters, recipe, trial.condition["lr"], schedule, course, capture)
         accuracies = []
         for epoch in range(1, settings.epochs + 1):
@@ -205,6 +215,16 @@ class Trainer:
             "parameters": sum(parameter.numel() for _, parameter in parameters),
             "data": self.fingerprint,
         }
+
+    def _compile(self) -> None:
+        """Let the compiler do its work; what it does to the network's statistics does not last."""
+        torch.backends.cudnn.benchmark = True
+        batch = draw_course(NOISES["clean"], self.count, 1, self.settings.batch_size, 0).batches[0].to(self.device)
+        labels = self._choose_labels("none").to(self.device)
+        fixed = (self.settings.smoothing, self.bf16)
+        self.network.train()
+        self.measure = compile_loss(measure_loss, self.network, self.images, labels, self.colours, batch, *fixed)
+        self.network.zero_grad()
 
     def _choose_labels(self, kind: str) -> Tensor:
         settings = self.settings
@@ -240,13 +260,6 @@ def measure_loss(
     with torch.autocast(batch.device.type, torch.bfloat16, enabled=bf16):
         logits = network(inputs)
     return functional.cross_entropy(logits.float(), labels[batch[:, 4]], label_smoothing=smoothing)
-
-
-@cache
-def _compile_loss() -> Callable[..., Tensor]:
-    torch.backends.cudnn.benchmark = True
-    compiled: Callable[..., Tensor] = torch.compile(measure_loss, fullgraph=True, dynamic=False)
-    return compiled
 
 
 @lru_cache(maxsize=1)

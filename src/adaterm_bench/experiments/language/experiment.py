@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from adaterm_bench.arena.arm import Arm
-from adaterm_bench.arena.arms import ARMS, find_unavailable, list_available
+from adaterm_bench.arena.arms import find_arm, find_unavailable, is_variant, list_available
+from adaterm_bench.arena.equations import mark_equations
 from adaterm_bench.arena.protocol import RATES
 from adaterm_bench.arena.selection import keep_chosen
 from adaterm_bench.core.experiment import Experiment, Progress, grid, setting
@@ -17,7 +17,6 @@ from adaterm_bench.datasets import sources
 from adaterm_bench.datasets.data import DataError
 from adaterm_bench.experiments.language.course import NOISES
 from adaterm_bench.experiments.language.training import Settings, find_trainer
-from adaterm_bench.methods import make_optimizer
 from adaterm_bench.models.transformer import BYTES, LARGE, WORDS, Sizes
 
 MODELS = {"bytes": BYTES, "words": WORDS, "large": LARGE}
@@ -30,7 +29,7 @@ class Language(Experiment):
 
     name: ClassVar[str] = "language"
     title: ClassVar[str] = "Language models on clean and on dirty data"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     digits: ClassVar[dict[str, int]] = {"losses": 4}
     unavailable: ClassVar[dict[str, str]] = find_unavailable()
     methods: ClassVar[tuple[str, ...]] = tuple(list_available())
@@ -114,7 +113,7 @@ class Language(Experiment):
 
         One trainer, and the batches that are drawn, then serve many trials in a row.
         """
-        trials = super().trials(methods, seeds)
+        trials = mark_equations(super().trials(methods, seeds))
         if self.tuned:
             trials = keep_chosen(trials, self.tuned, self.track, "loss")
 
@@ -123,6 +122,11 @@ class Language(Experiment):
             return self.models.index(condition["model"]), trial.seed, self.noises.index(condition["noise"])
 
         return sorted(trials, key=find_place)
+
+    @classmethod
+    def accepts(cls, method: str) -> bool:
+        """Arms, and those of ours with other options."""
+        return super().accepts(method) or is_variant(method)
 
     def prepare(self) -> None:
         """Look for the sources."""
@@ -165,13 +169,3 @@ class Language(Experiment):
         chosen = {"width": self.width, "heads": self.heads, "layers": self.layers}
         own = {name: value for name, value in chosen.items() if value is not None}
         return MODELS[model]._replace(context=self.context, **own)
-
-
-def find_arm(method: str) -> Arm:
-    """The arm of this name, or one that is made of a method that a user has registered."""
-    if method in ARMS:
-        return ARMS[method]
-    return Arm(
-        lambda named, rate, recipe: make_optimizer(method, [parameter for _, parameter in named], float(rate)),
-        captured=False,
-    )

@@ -1,6 +1,5 @@
 """Training of one network again and again, from other weights, with other optimizers: it is compiled only once."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,8 +10,9 @@ import torch
 from torch import Tensor
 
 from adaterm_bench.arena.arm import Arm, Recipe
-from adaterm_bench.arena.loop import CaptureError, Loop, list_schedule
 from adaterm_bench.arena.loop import Course as Steps
+from adaterm_bench.arena.loop import Loop, compile_loss, list_schedule, run_captured
+from adaterm_bench.arena.protocol import is_tuning
 from adaterm_bench.arena.verdicts import judge_run
 from adaterm_bench.core.experiment import Progress
 from adaterm_bench.datasets import sources
@@ -47,9 +47,10 @@ class Trainer:
             torch.set_float32_matmul_precision("high")  # nothing but what autocast leaves, and the compiler asks for it
         self.text = text.to(self.device)
         self.network = make_transformer(settings.sizes, 0, self.device)
-        generator = torch.Generator().manual_seed(0)
         shape = (settings.validation_batches, settings.batch, settings.sizes.context)
-        self.held_out = draw_windows(self.text.validation, *shape, generator)
+        self.held_out, self.held_out_for_tuning = (
+            draw_windows(self.text.validation, *shape, torch.Generator().manual_seed(seed)) for seed in (0, 1)
+        )
         self.schedule = list_schedule(settings.steps, settings.warm_up, settings.last)
         self.measure: Callable[..., Tensor] = measure_loss
         if self.device.type == "cuda":
@@ -75,13 +76,9 @@ class Trainer:
         self, method: str, arm: Arm, noise: str, seed: int, lr: float, progress: Progress = lambda fraction: None
     ) -> dict[str, Any]:
         """The outcomes of a run; a method whose steps cannot be captured runs without, from then on."""
-        if method not in self.uncaptured:
-            try:
-                return self._train(arm, noise, seed, lr, progress, capture=True)
-            except CaptureError as error:
-                print(f"{method} is not captured: {str(error)[:500]}", file=sys.stderr, flush=True)
-                self.uncaptured.add(method)
-        return self._train(arm, noise, seed, lr, progress, capture=False)
+        return run_captured(
+            method, self.uncaptured, lambda capture: self._train(arm, noise, seed, lr, progress, capture)
+        )
 
     def _train(self, arm: Arm, noise: str, seed: int, lr: float, progress: Progress, capture: bool) -> dict[str, Any]:
         settings, course = self.settings, self.draw(noise, seed)
@@ -98,10 +95,11 @@ class Trainer:
             end = (part + 1) * settings.steps // PARTS
             loop.advance(end - loop.done)
             progress(end / settings.steps)
+        held_out = self.held_out_for_tuning if is_tuning(seed) else self.held_out  # nothing is chosen by the latter
         with loop.evaluate():
-            loss, second_loss = self.validate(self.held_out), None
+            loss, second_loss = self.validate(held_out), None
             if course.second is not None:
-                second_loss = self.validate(rename_tokens(self.held_out, settings.sizes.vocabulary))
+                second_loss = self.validate(rename_tokens(held_out, settings.sizes.vocabulary))
         loop.close()
         return {
             "loss": loss,
@@ -122,14 +120,9 @@ class Trainer:
         return loss if isfinite(loss) else nan
 
     def _compile(self) -> None:
-        """Let the compiler do its work, forwards and backwards; without it runs are slower, but the same."""
-        self.measure = torch.compile(measure_loss, fullgraph=True, dynamic=False)
+        """Let the compiler do its work."""
         inputs, targets = self.held_out[0, :, :-1].contiguous(), self.held_out[0, :, 1:].contiguous()
-        try:
-            torch.autograd.backward(self.measure(self.network, inputs, targets, self.settings.bf16))
-        except Exception as error:
-            print(f"not compiled: {type(error).__name__}: {str(error)[:500]}", file=sys.stderr, flush=True)
-            self.measure = measure_loss
+        self.measure = compile_loss(measure_loss, self.network, inputs, targets, self.settings.bf16)
         self.network.zero_grad()
 
 
