@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from adaterm_bench.core.store import Store
 from adaterm_bench.methods import PAPER_METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +58,20 @@ def format_row(row):
     return " | ".join([*losses, *("-" if share is None else f"{100 * share:.1f} %" for share in shares)])
 
 
-def test_robust_adamws_page_has_the_language_models_losses():
+def test_robust_adamws_page_has_the_arenas_losses():
+    page, losses = (ROOT / "docs/robust_adamw.md").read_text(), {}
+    for result in Store(ROOT / "results/arena_quick").results("language"):
+        key = result.trial.method, result.trial.condition["noise"]
+        losses.setdefault(key, []).append(result.outcome["loss"])
+    noises = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %", "spike 1 %", "garbage 2 %")
+    assert f"| | {' | '.join(noises)} |" in page
+    for method in ("AdamW (clipped)", "RobustAdamW", "RobustAdamW (clipped)", "Oracle"):
+        assert {len(losses[method, noise]) for noise in noises} == {3}
+        row = " | ".join(f"{sum(losses[method, noise]) / 3:.3f}" for noise in noises)
+        assert f"<!-- quick.{method} -->{row}<!-- -->" in page
+
+
+def test_robust_adamws_page_has_the_losses_of_the_first_version():
     page, runs = (ROOT / "docs/robust_adamw.md").read_text(), load("language_check/language_check.json")["runs"]
     conditions = list(dict.fromkeys(run["condition"] for run in runs))
     for method in ("AdamW", "AdamW, clipped at 1", "RobustAdamW", "RobustAdamW, max_norm 1"):
