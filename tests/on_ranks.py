@@ -187,6 +187,12 @@ def split(model):
     return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
 
+def step_once(rule):
+    """One fused step of the model in this process."""
+    model = Network()
+    train_model(model, make(rule, split(model), lr=1e-2, **ENGINES["fused"]), range(1))
+
+
 def train_as_torch_shards(rule, kind, engine):
     """A real model under torch's own sharding does what it does in one process on the whole batch."""
     single = Network()
