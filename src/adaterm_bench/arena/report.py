@@ -78,7 +78,7 @@ def _draw_shares(finals: Finals, measure: Measure) -> list[Figure]:
     missing = [method for method in finals.methods if method not in drawn]
     rest = f" Not run at all shares, and not drawn: {', '.join(missing)}." if missing else ""
     caption = (
-        f"Mean {measure.noun} of final seeds, at the learning rate tuned on clean data, with Student's intervals at "
+        f"Mean {measure.noun} of final seeds, at the learning rates of the table, with Student's intervals at "
         f"the level 95 % (bands or bars). The dotted line knows which batches are bad. {drawings.EDGE}{rest}"
     )
     title = f"{finals.model}: {measure.noun} against the share of bad batches"
@@ -98,7 +98,7 @@ def _draw_noises(finals: Finals, measure: Measure) -> list[Figure]:
     if not values:
         return []
     caption = (
-        f"Mean {measure.noun} of final seeds, at the learning rate tuned on clean data, with Student's intervals at "
+        f"Mean {measure.noun} of final seeds, at the learning rates of the table, with Student's intervals at "
         f"the level 95 %. The line is RobustAdamW's mean. {drawings.EDGE} Each panel has its own scale."
     )
     title = f"{finals.model}: {measure.noun} by noise"

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from adaterm_bench.arena.protocol import CLEAN, EQUATIONS, TUNING_SEEDS, NotTunedError, choose_rates
@@ -61,7 +62,8 @@ def _explain(missing: Sequence[tuple[Trial, str]], tuned: str) -> str:
     rates = ",".join(dict.fromkeys(f"{trial.condition['lr']:g}" for trial, _ in missing))
     words = ["adaterm-bench", "run", first.experiment, "--methods", methods, "--models", models]
     words += ["--noises", noises, "--lrs", rates, "--seeds", ",".join(map(str, TUNING_SEEDS)), "--out", tuned]
+    place = tuned if Path(tuned).is_dir() else f"There is no directory {tuned}, and so it"
     return (
-        f"{tuned} has no results to choose learning rates by, with these settings, for {methods} ({models}; {noises}; "
-        f"{rates}). Run first, with the same preset and settings: {shlex.join(words)}"
+        f"{place} has no results to choose learning rates by, with these settings, for {methods} ({models}; {noises}; "
+        f"{rates}). Run first, with the --preset and settings of this command as well: {shlex.join(words)}"
     )

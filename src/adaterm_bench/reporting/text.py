@@ -58,7 +58,7 @@ def summarise(sections: list[Section]) -> str:
     if not verdicts:
         return "No claims have been tested yet."
     open_ = sum(claim.low == -inf and claim.high == inf for section in sections for claim in section.claims)
-    few = f" {open_} of them have no interval: they have fewer than six seeds, or no values." if open_ else ""
+    few = f" Without an interval, for want of seeds or values: {open_}." if open_ else ""
     tally = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in get_args(Verdict))
     return (
         f"{len(verdicts)} {'claim' if len(verdicts) == 1 else 'claims'}: {tally}.{few} A claim is reproduced if the "

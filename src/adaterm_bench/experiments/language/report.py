@@ -19,7 +19,7 @@ def section(results: list[Result]) -> Section:
         "Transformers learn the Python sources of the installed torch. Of some runs a share of the batches, or of the "
         "gradients, is bad: tokens are random, targets are permuted, one tensor's gradient or all are 1000 times as "
         "large, all are noise, or some are infinite. Methods with the same seed have the same weights, batches and "
-        "accidents. The learning rate of each method is chosen on clean data, as people do, and kept.",
+        "accidents. Where there are tuning runs, the learning rate of each method is chosen on clean data, and kept.",
         results,
         MEASURE,
         MODELS,
