@@ -308,5 +308,18 @@ def test_equations_are_named_by_their_sources_and_defaults(monkeypatch):
     assert all(len(name) == 12 and int(name, 16) >= 0 for name in names)
     assert names == [equations.name_equations(name) for name in (*OURS, "RobustAdamW dof=10", "RobustAdamW dof=20")]
     assert equations.name_equations("Lion") is None
-    monkeypatch.setattr(equations, "fingerprint", lambda module: "other")
+    monkeypatch.setattr(equations, "write_equations", lambda family: "other")
     assert not {equations.name_equations(name) for name in OURS} & {*names}
+
+
+def test_equations_are_those_of_a_family_alone():
+    robust, adaterm = equations.write_equations("robust_adam"), equations.write_equations("adaterm")
+    assert "LEAST_SPREAD = " in robust
+    assert "LEAST_SPREAD" not in adaterm
+    assert "def projected(" in adaterm
+    assert "def projected(" not in robust
+    assert "def shift(" in robust
+    assert "def shift(" in adaterm
+    assert "import" not in robust
+    assert '"""' not in robust
+    assert "def sort(" not in robust

@@ -1,0 +1,137 @@
+"""Compare variants of RobustAdamW, its options and its equations, on the arena's tuning seeds of bytes.
+
+    python benchmarks/robust_variants.py --tuned results/arena --device cuda --jobs 4
+    python benchmarks/robust_variants.py --lr 3e-3 --noises clean --only "as it is" "least spread 0.1"
+
+The first needs the tuning runs of docs/arena.md. RobustAdamW's defaults are chosen by this, and by nothing else: noises and models that judge it are held out. All
+variants learn at the rate that is best for RobustAdamW as it is. A variant of the equations is a copy of the package in
+which one text is replaced by another. What they are is written beside the outcomes, into
+results/robust_variants/robust_variants.json, and every run is kept under --work, from where the same command goes on.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from provenance import provenance
+
+from adaterm_bench.arena.protocol import TUNING_SEEDS, choose_rates
+from adaterm_bench.core.store import Store
+
+SOURCES = Path(__file__).parents[1] / "src"
+EQUATIONS = Path("adaterm/equations/robust_adam.py")
+NOISES = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %")
+OUTCOMES = ("loss", "second_loss", "bad_excluded_later", "good_excluded_later", "auroc")
+USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
+
+
+class Variant(NamedTuple):
+    """Options behind the method's name, and texts of the equations with what to put in their places."""
+
+    options: str = ""
+    replaced: tuple[tuple[str, str], ...] = ()
+
+
+VARIANTS = {
+    "as it is": Variant(),
+    "least spread 0.1": Variant(replaced=(("LEAST_SPREAD = 0.25", "LEAST_SPREAD = 0.1"),)),
+    "least spread 0.5": Variant(replaced=(("LEAST_SPREAD = 0.25", "LEAST_SPREAD = 0.5"),)),
+    "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
+    "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
+    "threshold 3": Variant("threshold=3"),
+    "threshold 6": Variant("threshold=6"),
+    "dof 1": Variant("dof=1"),
+    "dof 10": Variant("dof=10"),
+    "dof inf": Variant("dof=inf"),
+    "no batch excluded": Variant("threshold=inf"),
+    "window 200, minority 0.25": Variant("window=200 minority=0.25"),
+    "max_norm 1": Variant("max_norm=1.0"),
+    "max_norm auto": Variant("max_norm=auto"),
+}
+
+
+def copy_sources(variant: Variant, folder: Path) -> Path:
+    """The folder of the packages with the variant's equations: a copy, or the sources themselves."""
+    if not variant.replaced:
+        return SOURCES
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(SOURCES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (folder / EQUATIONS).read_text()
+    for old, new in variant.replaced:
+        if text.count(old) != 1:
+            sys.exit(
+                f"{old!r} is in {EQUATIONS} {text.count(old)} times, and not once: the variant is of older equations"
+            )
+        text = text.replace(old, new)
+    (folder / EQUATIONS).write_text(text)
+    return folder
+
+
+def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The outcomes of a variant's runs; those that are finished are not repeated."""
+    variant, folder = VARIANTS[name], args.work / name.replace(" ", "_").replace(",", "")
+    sources = copy_sources(variant, folder / "src")
+    path = os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "adaterm_bench", "run", "language", "--preset", args.preset, "--models", "bytes"]
+    command += ["--noises", ",".join(args.noises), "--seeds", f"{TUNING_SEEDS[0]}-{TUNING_SEEDS[-1]}", "--lrs", str(lr)]
+    command += ["--methods", f"RobustAdamW {variant.options}".strip(), "--device", args.device, "--workers", "0"]
+    out = folder / "results"
+    subprocess.run([*command, "--out", str(out)], env=os.environ | {"PYTHONPATH": path}, check=False)
+    return [
+        {"noise": result.trial.condition["noise"], "seed": result.trial.seed}
+        | {outcome: result.outcome[outcome] for outcome in OUTCOMES}
+        for result in Store(out).results()
+        if result.trial.condition["lr"] == lr and result.trial.condition["noise"] in args.noises
+    ]
+
+
+def find_rate(folder: Path) -> float:
+    """The rate that is best for RobustAdamW on clean data."""
+    choice = choose_rates(Store(folder).results(), "loss")["RobustAdamW", "bytes"]
+    if choice.rate is None:
+        sys.exit(f"no rate of {folder} can be chosen: runs were lost at all of them")
+    return choice.rate
+
+
+def show(found: dict[str, list[dict[str, Any]]], noises: list[str]) -> None:
+    """The means of the losses, one row a variant."""
+    print(f"{'':42}" + "".join(f"{noise:>16}" for noise in noises))
+    for name, runs in found.items():
+        losses = [[run["loss"] for run in runs if run["noise"] == noise] for noise in noises]
+        means = [f"{sum(column) / len(column):.4f} ({len(column)})" if column else "none" for column in losses]
+        print(f"{name:42}" + "".join(f"{mean:>16}" for mean in means))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/robust_variants"))
+    parser.add_argument("--work", type=Path, default=Path("robust_variants"), help="a folder for all runs")
+    parser.add_argument("--tuned", type=Path, help="results directory that the learning rate is chosen by")
+    parser.add_argument("--lr", type=float, help="or the learning rate itself")
+    parser.add_argument("--noises", nargs="+", default=NOISES)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--preset", default="full")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="variants at a time")
+    args = parser.parse_args()
+    if (args.tuned is None) == (args.lr is None):
+        parser.error("give either --tuned or --lr")
+    lr = args.lr or find_rate(args.tuned)
+    with ThreadPoolExecutor(args.jobs) as pool:
+        found = dict(zip(args.only, pool.map(lambda name: run_variant(name, lr, args), args.only), strict=True))
+    variants = {name: VARIANTS[name]._asdict() | {"runs": runs} for name, runs in found.items()}
+    file = args.out / "robust_variants.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record = {"lr": lr, "preset": args.preset, "variants": variants} | provenance(args.device)
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    show(found, list(args.noises))
+
+
+if __name__ == "__main__":
+    main()
