@@ -3,10 +3,11 @@
     python benchmarks/robust_variants.py --tuned results/arena --device cuda --jobs 4
     python benchmarks/robust_variants.py --lr 3e-3 --noises clean --only "as it is" "least spread 0.1"
 
-The first needs the tuning runs of docs/arena.md. RobustAdamW's defaults are chosen by this, and by nothing else: noises and models that judge it are held out. All
-variants learn at the rate that is best for RobustAdamW as it is. A variant of the equations is a copy of the package in
-which one text is replaced by another. What they are is written beside the outcomes, into
-results/robust_variants/robust_variants.json, and every run is kept under --work, from where the same command goes on.
+The first needs the tuning runs of docs/arena.md. RobustAdamW's defaults are chosen by this, and by nothing else: noises
+and models that judge it are held out. All variants learn at the rate that is best for RobustAdamW as it is. A variant
+of the equations is a copy of the package in which one text is replaced by another. What they are is written beside the
+outcomes, into results/robust_variants/robust_variants.json, and every run is kept under --work, from where the same
+command goes on.
 """
 
 import argparse
