@@ -30,6 +30,7 @@ EQUATIONS = Path("adaterm/equations/robust_adam.py")
 NOISES = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %")
 OUTCOMES = ("loss", "second_loss", "bad_excluded_later", "good_excluded_later", "auroc")
 USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
+MOVES = "moves = pace.lr * trust"
 
 
 class Variant(NamedTuple):
@@ -45,6 +46,7 @@ VARIANTS = {
     "least spread 0.5": Variant(replaced=(("LEAST_SPREAD = 0.25", "LEAST_SPREAD = 0.5"),)),
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
+    "weights slow no move": Variant(replaced=((MOVES, "moves = pace.lr * batch.trust * valid"),)),
     "threshold 3": Variant("threshold=3"),
     "threshold 6": Variant("threshold=6"),
     "dof 1": Variant("dof=1"),

@@ -175,12 +175,13 @@ class Judgement:
 
     def reach(self, sums: list[Tensor], scaling: Scaling) -> list[Tensor]:
         """The verdict of each group, by its own options, from the sums of all blocks; one alone remembers the batch."""
-        if self.history.is_cuda and torch.cuda.is_current_stream_capturing():
+        eager = not torch.compiler.is_compiling()
+        if eager and self.history.is_cuda and torch.cuda.is_current_stream_capturing():
             self.engines[0][0].block.captured.append(self)  # a graph writes into its tensors at every replay
         if len(sums) > 1 or sums[0].device != self.history.device:
             together = [values.to(self.history.device, self._dtype) for values in sums]
-            traced = torch.compiler.is_compiling() or any(values.requires_grad for values in together)
-            sums = [torch.cat(together, dim=1) if traced else torch.cat(together, dim=1, out=self._sums)]
+            kept = eager and not any(values.requires_grad for values in together)
+            sums = [torch.cat(together, dim=1, out=self._sums) if kept else torch.cat(together, dim=1)]
         last = len(self.engines) - 1
         verdicts = []
         for place, (engine, *_) in enumerate(self.engines):

@@ -84,7 +84,9 @@ def _make_stable_adamw(params: NamedParameters, lr: Rate, recipe: Recipe) -> tor
 
 
 def _make_adopt(params: NamedParameters, lr: Rate, recipe: Recipe) -> torch.optim.Optimizer:
-    return _make(_load("adopt", "ADOPT"), params, lr, recipe, betas=(0.9, 0.9999), eps=1e-6, decouple=True)
+    # It calls a check of captures by a name that not every release of torch has.
+    kind = type("ADOPT", (_load("adopt", "ADOPT"),), {"_cuda_graph_capture_health_check": lambda optimizer: None})
+    return _make(kind, params, lr, recipe, betas=(0.9, 0.9999), eps=1e-6, decouple=True)
 
 
 def _make_lion(params: NamedParameters, lr: Rate, recipe: Recipe) -> torch.optim.Optimizer:
