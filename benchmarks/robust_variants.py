@@ -30,6 +30,14 @@ EQUATIONS = Path("adaterm/equations/robust_adam.py")
 NOISES = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %")
 OUTCOMES = ("loss", "second_loss", "bad_excluded_later", "good_excluded_later", "auroc")
 USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
+CENTER = (
+    "zscore = (level - usual) / spread",
+    """recent = least_of_newest(levels, 5)
+    usual = where(known >= ENOUGH, where(recent > usual, recent, usual), usual)
+    zscore = (level - usual) / spread""",
+)
+TRUST = ("belongs = 1.0 / (1.0", "belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0")
+SPREAD = "LEAST_SPREAD = 0.25"
 MOVES = "moves = pace.lr * trust"
 
 
@@ -48,6 +56,16 @@ VARIANTS = {
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
     "weights slow no move": Variant(replaced=((MOVES, "moves = pace.lr * batch.trust * valid"),)),
     "threshold 3": Variant("threshold=3"),
+    "threshold 3, least spread 0.35": Variant("threshold=3", ((SPREAD, "LEAST_SPREAD = 0.35"),)),
+    "threshold 3, least spread 0.35, a row of 5 is usual": Variant(
+        "threshold=3", ((SPREAD, "LEAST_SPREAD = 0.35"), CENTER)
+    ),
+    "threshold 3, least spread 0.35, a row of 5 is usual, weights against the 0.7-quantile": Variant(
+        "threshold=3", ((SPREAD, "LEAST_SPREAD = 0.35"), CENTER, (USUAL, USUAL.replace("0.5", "0.7")))
+    ),
+    "threshold 2.5, least spread 0.4, a row of 5 is usual, full trust at 0": Variant(
+        "threshold=2.5", ((SPREAD, "LEAST_SPREAD = 0.4"), CENTER, TRUST)
+    ),
     "threshold 6": Variant("threshold=6"),
     "dof 1": Variant("dof=1"),
     "dof 10": Variant("dof=10"),
@@ -82,7 +100,7 @@ def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[dict[str
     sources = copy_sources(variant, folder / "src")
     path = os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "adaterm_bench", "run", "language", "--preset", args.preset, "--models", "bytes"]
-    command += ["--noises", ",".join(args.noises), "--seeds", f"{TUNING_SEEDS[0]}-{TUNING_SEEDS[-1]}", "--lrs", str(lr)]
+    command += ["--noises", ",".join(args.noises), "--seeds", args.seeds, "--lrs", str(lr)]
     command += ["--methods", f"RobustAdamW {variant.options}".strip(), "--device", args.device, "--workers", "0"]
     out = folder / "results"
     subprocess.run([*command, "--out", str(out)], env=os.environ | {"PYTHONPATH": path}, check=False)
@@ -118,6 +136,7 @@ def main() -> None:
     parser.add_argument("--tuned", type=Path, help="results directory that the learning rate is chosen by")
     parser.add_argument("--lr", type=float, help="or the learning rate itself")
     parser.add_argument("--noises", nargs="+", default=NOISES)
+    parser.add_argument("--seeds", default=f"{TUNING_SEEDS[0]}-{TUNING_SEEDS[-1]}")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--preset", default="full")
     parser.add_argument("--device", default="cpu")

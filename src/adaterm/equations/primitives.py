@@ -58,6 +58,11 @@ def quantile(ordered: Array, share: float) -> Array:
     return torch.lerp(low, high, (place - place.floor()).to(low.dtype))
 
 
+def least_of_newest(window: Array, count: int) -> Array:
+    """The least of a window's newest values, which are its first."""
+    return window[..., :count].amin(-1)
+
+
 def push(window: Array, note: Array) -> Array:
     """A window whose newest value, the first, is a note; an infinite note is none."""
     return where((note < inf)[..., None], torch.cat([note[..., None], window[..., :-1]], -1), window)

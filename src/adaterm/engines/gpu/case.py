@@ -81,6 +81,11 @@ def quantile(ordered, share):
 
 
 @triton.jit
+def least_of_newest(window, count):
+    return tl.min(tl.where(tl.arange(0, window.shape[0]) < count, window, inf)).to(tl.float64)
+
+
+@triton.jit
 def sqrt(value):
     if value.dtype == tl.float64:
         return tl.sqrt(value)
@@ -90,7 +95,7 @@ def sqrt(value):
 
 def _compile_equations() -> Any:
     """The equations as functions that a kernel can call; an option that is a bool is decided when it is compiled."""
-    replaced = (where, log, exp, square, power, at_least, sqrt, add_up, count_above, sort, quantile)
+    replaced = (where, log, exp, square, power, at_least, sqrt, add_up, count_above, sort, quantile, least_of_newest)
     primitives = {function.fn.__name__: function for function in replaced}
     names = ("inf", "nan", "TINY", "LARGEST_DOF_WEIGHT", "ENOUGH", "LEAST_SPREAD", "NEARLY", "BELOW")
     constants = {name: tl.constexpr(getattr(equations, name)) for name in names}
