@@ -30,14 +30,8 @@ EQUATIONS = Path("adaterm/equations/robust_adam.py")
 NOISES = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %")
 OUTCOMES = ("loss", "second_loss", "bad_excluded_later", "good_excluded_later", "auroc")
 USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
-CENTER = (
-    "zscore = (level - usual) / spread",
-    """recent = least_of_newest(levels, 5)
-    usual = where(known >= ENOUGH, where(recent > usual, recent, usual), usual)
-    zscore = (level - usual) / spread""",
-)
-TRUST = ("belongs = 1.0 / (1.0", "belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0")
-SPREAD = "LEAST_SPREAD = 0.25"
+SPREAD = "LEAST_SPREAD = 0.4"
+TRUST = ("belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0", "belongs = 1.0 / (1.0")
 MOVES = "moves = pace.lr * trust"
 
 
@@ -50,23 +44,16 @@ class Variant(NamedTuple):
 
 VARIANTS = {
     "as it is": Variant(),
-    "least spread 0.1": Variant(replaced=(("LEAST_SPREAD = 0.25", "LEAST_SPREAD = 0.1"),)),
-    "least spread 0.5": Variant(replaced=(("LEAST_SPREAD = 0.25", "LEAST_SPREAD = 0.5"),)),
+    "the first version": Variant("threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 3", "ROW = 100"), TRUST)),
+    "threshold 3, least spread 0.35": Variant("threshold=3", ((SPREAD, "LEAST_SPREAD = 0.35"),)),
+    "threshold 2, least spread 0.5": Variant("threshold=2", ((SPREAD, "LEAST_SPREAD = 0.5"),)),
+    "what is usual changes after 5": Variant(replaced=(("ROW = 3", "ROW = 5"),)),
+    "what is usual changes slowly": Variant(replaced=(("ROW = 3", "ROW = 100"),)),
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
     "weights slow no move": Variant(replaced=((MOVES, "moves = pace.lr * batch.trust * valid"),)),
-    "threshold 3": Variant("threshold=3"),
-    "threshold 3, least spread 0.35": Variant("threshold=3", ((SPREAD, "LEAST_SPREAD = 0.35"),)),
-    "threshold 3, least spread 0.35, a row of 5 is usual": Variant(
-        "threshold=3", ((SPREAD, "LEAST_SPREAD = 0.35"), CENTER)
-    ),
-    "threshold 3, least spread 0.35, a row of 5 is usual, weights against the 0.7-quantile": Variant(
-        "threshold=3", ((SPREAD, "LEAST_SPREAD = 0.35"), CENTER, (USUAL, USUAL.replace("0.5", "0.7")))
-    ),
-    "threshold 2.5, least spread 0.4, a row of 5 is usual, full trust at 0": Variant(
-        "threshold=2.5", ((SPREAD, "LEAST_SPREAD = 0.4"), CENTER, TRUST)
-    ),
-    "threshold 6": Variant("threshold=6"),
+    "threshold 2": Variant("threshold=2"),
+    "threshold 4": Variant("threshold=4"),
     "dof 1": Variant("dof=1"),
     "dof 10": Variant("dof=10"),
     "dof inf": Variant("dof=inf"),

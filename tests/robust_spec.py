@@ -15,7 +15,7 @@ DEFAULTS = {
     "weight_decay": 1e-2,
     "dof": 3.0,
     "window": 100,
-    "threshold": 4.0,
+    "threshold": 2.5,
     "minority": 0.3,
     "max_norm": None,
     "maximize": False,
@@ -44,11 +44,11 @@ class Tensor:
             if self.finite:
                 self.lam = (log(self.D_e) + log(self.D_n)) / 2 if self.D_e > 0 and self.D_n > 0 else -inf
 
-    def weigh(self, nu):
-        """w, from this tensor's own past."""
+    def weigh(self, nu, excess):
+        """w, from this tensor's own past; a batch of a minority is as far away as its level says."""
         self.w = 1.0 if self.finite else 0.0
         if self.has_level and len(self.window) >= ENOUGH and nu < inf:
-            distance = np.exp(self.lam - max(0.0, np.median(self.window)))
+            distance = np.exp(self.lam - max(0.0, np.median(self.window)) - excess)
             self.w = (nu + 1) / (nu + distance)
 
     @property
@@ -100,11 +100,12 @@ class RobustAdamW:
         """Take a step; one gradient for each tensor of all groups, None where there is none."""
         with np.errstate(all="ignore"):
             stepped = self._gauge(list(gradients))
-            self._weigh([tensor for tensors in stepped for tensor in tensors])
+            self._place([tensor for tensors in stepped for tensor in tensors])
             for group, tensors in zip(self.groups, stepped, strict=True):
-                x, factor = self._trust(group), self._clip(group)
+                (x, excess), factor = self._judge(group), self._clip(group)
                 for tensor in tensors:
                     tensor.x = x
+                    tensor.weigh(group["dof"], excess)
                     tensor.move(x, factor, *(group[name] for name in ("lr", "betas", "eps", "weight_decay")))
             self._record([tensor for tensors in stepped for tensor in tensors])
 
@@ -117,35 +118,35 @@ class RobustAdamW:
                 g = gradients.pop(0)
                 if g is not None:
                     tensor.gauge(np.asarray(-g if group["maximize"] else g, dtype=np.float64), group["eps"])
-                    tensor.weigh(group["dof"])
                     stepped[-1].append(tensor)
         return stepped
 
-    def _weigh(self, stepped):
+    def _place(self, stepped):
         """The level of the step, and its place among the last ones."""
         known = [tensor.lam for tensor in stepped if tensor.has_level]
         self.level = np.mean(known) if known else nan
         self.norm = sqrt(sum(tensor.squares for tensor in stepped if tensor.finite))
-        self.zs, self.zscore = np.array([]), nan
+        self.zs, self.zscore, self.excess = np.array([]), nan, 0.0
         if len(self.levels) >= ENOUGH:
             median = np.median(self.levels)
-            spread = max(0.25, median - np.quantile(self.levels, 0.159))
-            self.zs, self.zscore = (self.levels - median) / spread, (self.level - median) / spread
+            usual, spread = max(median, min(self.levels[-3:])), max(0.4, median - np.quantile(self.levels, 0.159))
+            self.zs, self.zscore = (self.levels - usual) / spread, (self.level - usual) / spread
+            self.excess = self.level - usual if self.level > usual else 0.0
         nothing_is_finite = bool(stepped) and not any(tensor.finite for tensor in stepped)
-        self.trust = 0.0 if nothing_is_finite else self._trust(self.groups[0])
+        self.trust = 0.0 if nothing_is_finite else self._judge(self.groups[0])[0]
 
-    def _trust(self, group):
-        """x for the tensors of a group."""
+    def _judge(self, group):
+        """x for the tensors of a group, and how much further than usual they may be."""
         z0 = group["threshold"]
         if np.isnan(self.zscore):
-            return 1.0
-        b = z0
-        if np.mean(self.zs > 0.75 * z0) >= group["minority"]:
-            b = max(z0, self.zs.max() + 1.0)
+            return 1.0, 0.0
+        b, excess = z0, 0.0
+        if np.mean(self.zs > 0.75 * z0) >= group["minority"] and self.zs.max() + 1.0 > z0:
+            b, excess = self.zs.max() + 1.0, self.excess
         if b == inf:
-            return 1.0
+            return 1.0, 0.0
         exponent = (max(self.zscore, 0.0) ** 2 - b**2) / 2
-        return 1 / (1 + exp(exponent)) if exponent < 700 else 0.0
+        return (1 + exp(-(b**2) / 2)) / (1 + exp(exponent)) if exponent < 700 else 0.0, excess
 
     def _clip(self, group):
         """What scales the gradients of a group, after they were gauged."""

@@ -88,8 +88,8 @@ class Evidence(NamedTuple):
 
 
 def read_verdict(verdict: Tensor | None) -> Batch | None:
-    """The judgement of a batch; a verdict is a vector of its level, z-score, trust and clipping."""
-    return None if verdict is None else Batch(verdict[2], verdict[3])
+    """The judgement of a batch; a verdict is a vector of its level, z-score, trust, clipping and excess."""
+    return None if verdict is None else Batch(verdict[2], verdict[3], verdict[4])
 
 
 class Engine(Protocol):

@@ -29,7 +29,7 @@ def judge(block: Block, evidence: Evidence) -> Tensor:
     wide = evidence.sums.dtype if evidence.sums.device.type == "mps" else torch.float64
     totals = Totals(*(values.sum(dtype=wide) for values in stages.summarize(evidence.sums, size, rule.flags)))
     batch, statistics, notes = stages.judge(totals, *evidence.history, rule.numbers, rule.flags)
-    verdict, found_inf = torch.stack([*statistics, batch.clip]), block.scaling.found_inf
+    verdict, found_inf = torch.stack([*statistics, batch.clip, batch.excess]), block.scaling.found_inf
     remembered = push(evidence.history, torch.stack(list(notes)).detach())
     if found_inf is not None:  # of a step that is skipped nothing is known
         taken = found_inf.reshape(()).to(verdict.device) == 0.0

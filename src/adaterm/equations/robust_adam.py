@@ -12,6 +12,7 @@ from adaterm.equations.primitives import (
     at_least,
     count_above,
     granted,
+    least_of_newest,
     quantile,
     ratio,
     residual,
@@ -23,7 +24,9 @@ from adaterm.equations.primitives import (
 
 ENOUGH = 10  # values that a window must have before it tells what is usual
 
-LEAST_SPREAD = 0.25  # of levels: with a threshold of 4, no batch is excluded whose distance is below e times the usual
+LEAST_SPREAD = 0.4  # of levels: with a threshold of 2.5, none is excluded whose distance is below e times the usual
+
+ROW = 3  # batches, of which even the nearest shows that what is usual has changed
 
 NEARLY = 0.75  # of the threshold, from which on batches count for a minority
 
@@ -79,10 +82,14 @@ class Totals(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The judgement of a batch: the trust x in it, and what its gradients are multiplied with."""
+    """The judgement of a batch: the trust x in it, and what its gradients are multiplied with.
+
+    The excess is that of its level over the usual one, if it belongs to a minority: its tensors are as far away.
+    """
 
     trust: Array
     clip: Array
+    excess: Array
 
 
 class BatchStatistics(NamedTuple):
@@ -148,21 +155,25 @@ def robust_adam_judge(
 ) -> tuple[Batch, BatchStatistics, Notes]:
     """The judgement of a batch, what to report and what to remember, by the windows of the last levels and norms.
 
-    The spread is that of the lower side, which bad batches do not touch. Where a minority of the window lies near the
-    threshold or beyond, it is a kind of its own, and the bound includes all of it.
+    The spread is that of the lower side, which bad batches do not touch. What is usual rises at once if the last few
+    levels all are higher. Where a minority of the window lies near the threshold or beyond, it is a kind of its own,
+    and the bound includes all of it.
     """
     level = where(totals.known > 0.0, totals.log_distance / positive(totals.known), nan)
     known = count_above(levels, -inf)
     ordered = sort(levels)
-    usual = where(known >= ENOUGH, quantile(ordered, 0.5), 0.0)
-    spread = where(known >= ENOUGH, at_least(usual - quantile(ordered, BELOW), LEAST_SPREAD), 1.0)
+    median, newest = quantile(ordered, 0.5), least_of_newest(levels, ROW)
+    usual = where(known >= ENOUGH, where(newest > median, newest, median), 0.0)
+    spread = where(known >= ENOUGH, at_least(median - quantile(ordered, BELOW), LEAST_SPREAD), 1.0)
     zscore = (level - usual) / spread
     beyond = count_above(levels, usual + NEARLY * numbers.threshold * spread) / positive(known)
     widened = where(beyond >= numbers.minority, (quantile(ordered, 1.0) - usual) / spread + 1.0, 0.0)
     bound = where(widened > numbers.threshold, widened, numbers.threshold)
-    belongs = 1.0 / (1.0 + exp(0.5 * (square(at_least(zscore, 0.0)) - square(bound))))
+    belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0 + exp(0.5 * (square(at_least(zscore, 0.0)) - square(bound))))
     trust = where(known >= ENOUGH, where(level == level, belongs, 1.0), 1.0)
     trust = where(totals.valid > 0.0, trust, 0.0)
+    accepted = where(widened > numbers.threshold, where(level > usual, level - usual, 0.0), 0.0)
+    excess = where(known >= ENOUGH, accepted, 0.0)
     zscore = where(known >= ENOUGH, zscore, nan)
     norm = 0.0 * totals.valid
     clip = norm + 1.0
@@ -174,7 +185,7 @@ def robust_adam_judge(
         clip = where(limit / (norm + 1e-6) < 1.0, limit / (norm + 1e-6), 1.0)
     note = where(level == level, level, inf)
     notes = Notes(note, where(note < inf, norm, inf) if flags.clips else inf + 0.0 * norm)
-    return Batch(trust, clip), BatchStatistics(level, zscore, trust), notes
+    return Batch(trust, clip, excess), BatchStatistics(level, zscore, trust), notes
 
 
 def robust_adam_weigh(
@@ -191,7 +202,7 @@ def robust_adam_weigh(
     weight = valid
     if flags.weighs:
         usual = where(count_above(window, -inf) >= ENOUGH, at_least(quantile(sort(window), 0.5), 0.0), note)
-        weight = where(note < inf, (numbers.dof + 1.0) / (numbers.dof + exp(note - usual)), valid)
+        weight = where(note < inf, (numbers.dof + 1.0) / (numbers.dof + exp(note - usual - batch.excess)), valid)
     rate = (1.0 - numbers.beta1) * batch.trust * weight
     rate = where(rate < 1.0, rate, 1.0)
     scale_rate = (1.0 - numbers.beta2) * batch.trust * weight

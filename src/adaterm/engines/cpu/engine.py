@@ -126,7 +126,7 @@ class CpuEngine:
         self._numbers = buffer(len(kind.numbers._fields))
         self._grad_scale = torch.ones(1, dtype=torch.float64, device="cpu")
         self._scaled = False
-        self._verdict = buffer(4)
+        self._verdict = buffer(5)
         self._judge = loops.compile_judge(kind, dtypes[0]) if kind.window else None
         self._large = sum(self._table.sizes) >= _WORTH_THREADS
         self._contexts: dict[tuple[str, int], tuple[int, Any]] = {}

@@ -213,14 +213,14 @@ def _make_weigh(weigh: Any, rule: RuleKind, zero: Any) -> Any:
     if not rule.window:
         return _inline(
             lambda sums, size, scalars, address, length, verdict, pace, numbers: weigh(
-                sums, size, scalars, 0.0, Batch(1.0, 1.0), pace, numbers, flags
+                sums, size, scalars, 0.0, Batch(1.0, 1.0, 0.0), pace, numbers, flags
             )
         )
 
     @_inline
     def weigh_and_note(sums, size, scalars, address, length, verdict, pace, numbers):
         window = carray(pointer(address, zero), (length,))
-        batch = Batch(np.float64(verdict[2]), np.float64(verdict[3]))
+        batch = Batch(np.float64(verdict[2]), np.float64(verdict[3]), np.float64(verdict[4]))
         rates, scalars, note, report = weigh(sums, size, scalars, window, batch, pace, numbers, flags)
         _push(window, note)
         return rates, scalars, note, report
@@ -280,7 +280,7 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
         narrowed = carray(pointer(given.numbers, zero), (number_count,))
         statistics = carray(pointer(given.statistics, zero), (3, count))
         sums = carray(pointer(given.sums, 0.0), (sum_count, count))
-        verdict = carray(pointer(given.verdict, zero), (4,))
+        verdict = carray(pointer(given.verdict, zero), (5,))
         scale = carray(pointer(given.grad_scale, 0.0), (1,))[0]
 
         lr, weight_decay = head_numbers[layout.LR], head_numbers[layout.WEIGHT_DECAY]
@@ -370,7 +370,7 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
         sums = carray(pointer(given.sums, 0.0), (sum_count, given.tensors))
         sizes = carray(pointer(given.sizes, zero), (given.tensors,))
         history = carray(pointer(given.history, zero), (2, given.window))
-        verdict = carray(pointer(given.verdict, zero), (4,))
+        verdict = carray(pointer(given.verdict, zero), (5,))
         totals = np.zeros(4)
         for tensor in range(given.tensors):
             size = Size(np.float64(sizes[tensor]), 0.0)
@@ -379,7 +379,7 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
                 totals[place] += parts[place]
         batch, report, notes = judge(Totals(*to_fixed_tuple(totals, 4)), history[0], history[1], numbers, FLAGS)
         verdict[0], verdict[1], verdict[2] = report
-        verdict[3] = batch.clip
+        verdict[3], verdict[4] = batch.clip, batch.excess
         if given.remember != 0:
             _push(history[0], notes.level)
             _push(history[1], notes.norm)

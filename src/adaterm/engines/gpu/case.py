@@ -97,7 +97,7 @@ def _compile_equations() -> Any:
     """The equations as functions that a kernel can call; an option that is a bool is decided when it is compiled."""
     replaced = (where, log, exp, square, power, at_least, sqrt, add_up, count_above, sort, quantile, least_of_newest)
     primitives = {function.fn.__name__: function for function in replaced}
-    names = ("inf", "nan", "TINY", "LARGEST_DOF_WEIGHT", "ENOUGH", "LEAST_SPREAD", "NEARLY", "BELOW")
+    names = ("inf", "nan", "TINY", "LARGEST_DOF_WEIGHT", "ENOUGH", "LEAST_SPREAD", "NEARLY", "BELOW", "ROW")
     constants = {name: tl.constexpr(getattr(equations, name)) for name in names}
     types = {"Array": tl.constexpr(None), "Any": tl.constexpr(None), "bool": tl.constexpr}
     return bind({**primitives, **constants, **types, "tl": tl, "__name__": __name__}, triton.jit)

@@ -85,7 +85,7 @@ class GpuEngine:
         self._counters = buffer(count, of=torch.int32)
         self._sums = buffer(case.sum_count, count)  # of this rank's parts
         self._agreed = self._sums
-        self._verdict = buffer(4)
+        self._verdict = buffer(5)
         self._evidence: Evidence | None = None
         self.statistics = buffer(3, count)
         self._captured = False

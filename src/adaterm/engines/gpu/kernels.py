@@ -224,11 +224,12 @@ def _weigh_tensor(sums, tensor, table, row, all_rates, statistics, verdict, tens
     if LENGTH > 0:
         memory = _find_tensor(row, WINDOW, CASE.state, False)
         window = _load_window(memory, CASE)
-        batch = (tl.load(verdict + 2).to(tl.float64), tl.load(verdict + 3).to(tl.float64))
+        trust, clip, excess = tl.load(verdict + 2), tl.load(verdict + 3), tl.load(verdict + 4)
+        batch = (trust.to(tl.float64), clip.to(tl.float64), excess.to(tl.float64))
         rates, scalars, note, report = CASE.weigh(sums, size, scalars, window, batch, pace, numbers, FLAGS)
         _push(memory, window, note, CASE)
     else:
-        rates, scalars, note, report = CASE.weigh(sums, size, scalars, 0.0, (1.0, 1.0), pace, numbers, FLAGS)
+        rates, scalars, note, report = CASE.weigh(sums, size, scalars, 0.0, (1.0, 1.0, 0.0), pace, numbers, FLAGS)
     _store_scalars(row, scalars, CASE)
     for index in tl.static_range(COUNT):
         tl.store(all_rates + tensor * COUNT + index, rates[index].to(CASE.state))
@@ -340,11 +341,13 @@ def judge(table, sums, sizes, history, verdict, tensors, found_inf, CASE: tl.con
         for line in tl.static_range(3):
             tl.store(verdict + line, report[line].to(CASE.state))
         tl.store(verdict + 3, batch.clip.to(CASE.state))
+        tl.store(verdict + 4, batch.excess.to(CASE.state))
         if CASE.remembers:
             _push(history, levels, notes.level, CASE)
             _push(history + CASE.window, norms, notes.norm, CASE)
     else:
-        tl.store(verdict + tl.arange(0, 4), tl.full((4,), float("nan"), CASE.state))
+        for line in tl.static_range(5):
+            tl.store(verdict + line, tl.full((), float("nan"), CASE.state))
 
 
 @triton.jit
