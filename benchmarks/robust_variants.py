@@ -30,7 +30,7 @@ EQUATIONS = Path("adaterm/equations/robust_adam.py")
 NOISES = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %")
 OUTCOMES = ("loss", "second_loss", "bad_excluded_later", "good_excluded_later", "auroc")
 USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
-SPREAD = "LEAST_SPREAD = 0.4"
+SPREAD = "LEAST_SPREAD = 0.35"
 TRUST = ("belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0", "belongs = 1.0 / (1.0")
 MOVES = "moves = pace.lr * trust"
 
@@ -45,7 +45,7 @@ class Variant(NamedTuple):
 VARIANTS = {
     "as it is": Variant(),
     "the first version": Variant("threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 3", "ROW = 100"), TRUST)),
-    "threshold 3, least spread 0.35": Variant("threshold=3", ((SPREAD, "LEAST_SPREAD = 0.35"),)),
+    "threshold 2.5, least spread 0.4": Variant("threshold=2.5", ((SPREAD, "LEAST_SPREAD = 0.4"),)),
     "threshold 2, least spread 0.5": Variant("threshold=2", ((SPREAD, "LEAST_SPREAD = 0.5"),)),
     "what is usual changes after 5": Variant(replaced=(("ROW = 3", "ROW = 5"),)),
     "what is usual changes slowly": Variant(replaced=(("ROW = 3", "ROW = 100"),)),

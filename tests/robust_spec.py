@@ -15,7 +15,7 @@ DEFAULTS = {
     "weight_decay": 1e-2,
     "dof": 3.0,
     "window": 100,
-    "threshold": 2.5,
+    "threshold": 3.0,
     "minority": 0.3,
     "max_norm": None,
     "maximize": False,
@@ -129,7 +129,7 @@ class RobustAdamW:
         self.zs, self.zscore, self.excess = np.array([]), nan, 0.0
         if len(self.levels) >= ENOUGH:
             median = np.median(self.levels)
-            usual, spread = max(median, min(self.levels[-3:])), max(0.4, median - np.quantile(self.levels, 0.159))
+            usual, spread = max(median, min(self.levels[-3:])), max(0.35, median - np.quantile(self.levels, 0.159))
             self.zs, self.zscore = (self.levels - usual) / spread, (self.level - usual) / spread
             self.excess = self.level - usual if self.level > usual else 0.0
         nothing_is_finite = bool(stepped) and not any(tensor.finite for tensor in stepped)

@@ -231,7 +231,7 @@ class RobustAdamW(RobustOptimizer, template=RobustAdamRule()):
         *,
         dof: float = 3.0,
         window: int = 100,
-        threshold: float = 2.5,
+        threshold: float = 3.0,
         minority: float = 0.3,
         max_norm: float | str | None = None,
         maximize: bool = False,

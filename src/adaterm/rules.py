@@ -185,7 +185,7 @@ class RobustAdamRule:
     eps: float = 1e-8
     dof: float = 3.0
     window: int = 100
-    threshold: float = 2.5
+    threshold: float = 3.0
     minority: float = 0.3
     max_norm: float | str | None = None
 

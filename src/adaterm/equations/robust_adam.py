@@ -24,7 +24,7 @@ from adaterm.equations.primitives import (
 
 ENOUGH = 10  # values that a window must have before it tells what is usual
 
-LEAST_SPREAD = 0.4  # of levels: with a threshold of 2.5, none is excluded whose distance is below e times the usual
+LEAST_SPREAD = 0.35  # of levels: with a threshold of 3, none is excluded whose distance is below e times the usual
 
 ROW = 3  # batches, of which even the nearest shows that what is usual has changed
 
