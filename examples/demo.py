@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import adaterm
-from adaterm.equations import LEAST_SPREAD, NEARLY
+from adaterm.equations import LEAST_SPREAD, NEARLY, ROW
 from adaterm_bench.core.provenance import describe_run
 
 try:
@@ -208,12 +208,12 @@ def print_table(table: dict[str, dict[str, Any]], seeds: int, share: float) -> N
 
 def find_bounds(levels: list[float]) -> list[float]:
     """The level at which a batch lost half its trust, with the optimizer's defaults; NaN while nothing is usual."""
-    window, threshold, minority = 100, 4.0, 0.3
+    window, threshold, minority = 100, 3.0, 0.3
     bounds = [math.nan] * len(levels)
     for step in range(11, len(levels)):  # the first batch has no level
         last = levels[max(1, step - window) : step]
-        low, *_, usual = quantiles(last, n=1000, method="inclusive")[158:500]
-        spread = max(LEAST_SPREAD, usual - low)
+        low, *_, median = quantiles(last, n=1000, method="inclusive")[158:500]
+        usual, spread = max(median, min(last[-ROW:])), max(LEAST_SPREAD, median - low)
         near = sum(level > usual + NEARLY * threshold * spread for level in last)
         widened = (max(last) - usual) / spread + 1.0 if near >= minority * len(last) else 0.0
         bounds[step] = usual + max(threshold, widened) * spread
