@@ -1,11 +1,13 @@
 """What the README and its pages show works as it stands there."""
 
 import json
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+from adaterm_bench.arena.protocol import is_tuning, keep_newest_equations
 from adaterm_bench.core.store import Store
 from adaterm_bench.methods import PAPER_METHODS
 
@@ -60,7 +62,7 @@ def format_row(row):
 
 def test_robust_adamws_page_has_the_arenas_losses():
     page, losses = (ROOT / "docs/robust_adamw.md").read_text(), {}
-    for result in Store(ROOT / "results/arena_quick").results("language"):
+    for result in keep_newest_equations(Store(ROOT / "results/arena_quick").results("language")):
         key = result.trial.method, result.trial.condition["noise"]
         losses.setdefault(key, []).append(result.outcome["loss"])
     noises = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %", "spike 1 %", "garbage 2 %")
@@ -82,6 +84,26 @@ def test_robust_adamws_page_has_the_losses_of_the_first_version():
         assert {len(seeds) for seeds in losses} == {3}
         row = " | ".join(f"{sum(seeds) / 3:.3f}" for seeds in losses)
         assert f"<!-- language.{method} -->{row}<!-- -->" in page
+
+
+def test_robust_adamws_page_has_what_was_tried():
+    page, noises = (ROOT / "docs/robust_adamw.md").read_text(), ("clean", "tokens 10 %", "targets 20 %")
+    losses = {}
+    for result in Store(ROOT / "results/arena").results("language"):
+        trial, condition = result.trial, result.trial.condition
+        if condition["lr"] == 3e-3 and is_tuning(trial.seed):
+            key = f"arena.{trial.method}", condition["noise"]
+            losses.setdefault(key, []).append(result.outcome["loss"])
+    for file in ("1", "2", "3"):
+        for name, variant in load(f"robust_variants/{file}.json")["variants"].items():
+            for run in variant["runs"]:
+                losses.setdefault((f"{file}.{name}", run["noise"]), []).append(run["loss"])
+    rows = re.findall(r"<!-- tried\.(.*?) -->(.*?)<!-- -->", page)
+    assert len(rows) == 13
+    for name, row in rows:
+        seeds = [losses.get((name, noise), []) for noise in noises]
+        cells = [f"{sum(values) / len(values):.3f} ({len(values)})" if values else "-" for values in seeds]
+        assert row == " | ".join(cells), name
 
 
 def test_robust_adamws_page_has_its_step_times():
