@@ -4,12 +4,12 @@ from math import isfinite, nan
 
 import numpy as np
 
-from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.datasets.data import DataError
 from adaterm_bench.reporting import figures
+from adaterm_bench.reporting.claims import correct_families, tabulate_checks
 from adaterm_bench.reporting.comparison import (
-    CLAIMED,
     HOW,
     OURS,
     compare_in_pairs,
@@ -17,11 +17,12 @@ from adaterm_bench.reporting.comparison import (
     describe_middle,
     describe_spread,
     group_by_method,
-    pair_methods,
+    list_by_seed,
     pair_outcomes,
 )
+from adaterm_bench.reporting.orders import check_means, claim_orders
 from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, find_published
-from adaterm_bench.reporting.statistics import mean, mean_std, paired_difference
+from adaterm_bench.reporting.statistics import mean_std
 from adaterm_bench.reporting.text import format_number
 
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
@@ -41,9 +42,18 @@ def section(results: list[Result]) -> Section:
         f"returns cannot. The teachers: {'; '.join(teachers)}. The amateur: {amateur}. The demonstrations' fingerprint "
         f"is {data[0]}.",
         tables=[table for case in cases for table in (_make_table(results, case), *_compare_pairs(results, case))]
-        + _tabulate_costs(results),
+        + _tabulate_costs(results)
+        + tabulate_checks(
+            {
+                f"mean returns, {case} the amateur": check_means(COLUMNS[case], returns)
+                for case in cases
+                if (returns := _list_by_seed(results, case).get(OURS))
+            }
+        ),
         figures=[_draw_returns(results, case) for case in cases],
-        claims=[claim for case in cases for claim in _make_claims(results, case)],
+        claims=correct_families(
+            claim for case in cases for claim in claim_orders(COLUMNS[case], _list_by_seed(results, case))
+        ),
     )
 
 
@@ -112,12 +122,5 @@ def _draw_returns(results: list[Result], case: str) -> Figure:
     )
 
 
-def _make_claims(results: list[Result], case: str) -> list[Claim]:
-    claims = []
-    for rival in CLAIMED:
-        ours, theirs = pair_methods(results, "return", OURS, rival, amateur=case)
-        if len(ours):
-            difference = paired_difference(ours, theirs, mean, better="higher")
-            text = f"{_name_case(case)}, AdaTerm's students have a higher return than those of {rival}."
-            claims.append(Claim(text, "mean difference", *difference[:3], note=difference.note))
-    return claims
+def _list_by_seed(results: list[Result], case: str) -> dict[str, dict[int, float]]:
+    return list_by_seed(group_by_method(results, amateur=case), "return")
