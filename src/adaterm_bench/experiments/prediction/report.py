@@ -1,6 +1,7 @@
 """What the report shows of the long-term prediction."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from adaterm_bench.reporting.palette import INK, choose_look
 from adaterm_bench.reporting.published import AS_PUBLISHED, find_published
 from adaterm_bench.reporting.statistics import mean_std, with_worst
 from adaterm_bench.reporting.style import use_style
-from adaterm_bench.reporting.text import format_number
+from adaterm_bench.reporting.text import format_interval, format_number
 
 CURVES = (*RIVALS, "AdaTerm", "AdaTerm2")
 EXAMPLES = ("AdaTerm", "Adam")
@@ -41,14 +42,20 @@ def section(results: list[Result]) -> Section:
     if len(data) > 1:
         raise DataError(f"these results are of different data ({', '.join(data)}): keep them apart")
     drawn = [
-        draw for horizon in horizons for draw in (_draw_curves(results, horizon), *_make_examples(results, horizon))
+        draw
+        for horizon in horizons
+        for draw in (
+            _draw_curves(results, horizon),
+            _draw_losses(results, horizon),
+            *_make_examples(results, horizon),
+        )
     ]
     return Section(
         "Long-term prediction",
         "A recurrent network predicts the joints of a walking hexapod, of which it sees the true state at the begin of "
         "each interval, and then samples of its own predictions. The error is that of the sample at an interval's last "
-        "step, as a mean square over the test trajectories, in units of the training set's standard deviations. The "
-        "paper's recording is not public and ours is simulated, so that the order of methods can be compared and their "
+        "step, as a mean square over the test trajectories, in units of the training set's standard deviations. Unless "
+        "the paper's recording was given, walks are simulated, so that the order of methods can be compared and their "
         f"numbers cannot. The data's fingerprint is {data[0]}.",
         tables=[
             *(
@@ -70,7 +77,8 @@ def _make_table(results: list[Result], horizon: int) -> Table:
         values, of_means = (np.array([result.outcome[name] for result in runs]) for name in ("mse", "mse_mean"))
         theirs = find_published(f"prediction_{horizon}", method)
         ours = describe_spread(mean_std(values))
-        rows.append([method, ours, theirs, describe_middle(values), describe_middle(of_means), str(len(values))])
+        row = [method, ours, theirs, describe_middle(values), describe_middle(of_means), str(len(values))]
+        rows.append([*row, *(_describe_best(runs) if _has_best(results) else ())])
     held = next(result.outcome["held"] for result in results if result.trial.condition["horizon"] == horizon)
     note = (
         "Ours and the paper's: mean ± standard deviation over seeds; the data differ. Then the interquartile mean, the "
@@ -78,7 +86,20 @@ def _make_table(results: list[Result], horizon: int) -> Table:
         f"To predict that nothing changes has an error of {format_number(held)}. {HOW} {AS_PUBLISHED}"
     )
     columns = ["method", "ours", "paper", "interquartile mean", "of means", "seeds"]
+    if _has_best(results):
+        columns += ["ours, where it validates best", "epoch of that"]
+        note += " The last two columns: the networks as they were at the epoch that validates best, and its median."
     return Table(f"Error of predicting {_format_steps(horizon)}", columns, rows, note)
+
+
+def _has_best(results: list[Result]) -> bool:
+    """Whether networks were tested as they were when they validated best, too."""
+    return all("best_mse" in result.outcome for result in results)
+
+
+def _describe_best(runs: list[Result]) -> list[str]:
+    errors, epochs = ([result.outcome[name] for result in runs] for name in ("best_mse", "best_epoch"))
+    return [describe_spread(mean_std(errors)), f"{np.median(epochs):g}"]
 
 
 def _compare_pairs(results: list[Result], horizon: int) -> list[Table]:
@@ -122,9 +143,17 @@ def is_unstable(errors: Sequence[float]) -> bool:
 
 def _make_claims(results: list[Result], horizon: int) -> list[Claim]:
     """What the paper says, of means as its tables are."""
-    column = f"prediction_{horizon}"
-    errors = list_by_seed(group_by_method(results, horizon=horizon), "mse")
-    return [*claim_orders(column, errors), *_claim_unstable(results, horizon)] if column in COLUMNS else []
+    column, groups = f"prediction_{horizon}", group_by_method(results, horizon=horizon)
+    if column not in COLUMNS:
+        return []
+    claims = claim_orders(column, list_by_seed(groups, "mse"))
+    if _has_best(results):
+        best = claim_orders(column, list_by_seed(groups, "best_mse"))
+        notes = [f"Where networks validate best: {format_interval(claim)}." for claim in best]
+        claims = [
+            replace(claim, note=f"{claim.note} {note}".strip()) for claim, note in zip(claims, notes, strict=True)
+        ]
+    return [*claims, *_claim_unstable(results, horizon)]
 
 
 def _claim_unstable(results: list[Result], horizon: int) -> list[Claim]:
@@ -150,6 +179,22 @@ def _draw_curves(results: list[Result], horizon: int) -> Figure:
     return Figure(
         f"Validation error of {_format_steps(horizon)}",
         lambda: figures.draw_curves(epochs, errors, "mean square error", xlabel="epoch"),
+        figures.CURVES,
+    )
+
+
+def _draw_losses(results: list[Result], horizon: int) -> Figure:
+    losses = {
+        method: [result.outcome["losses"] for result in runs]
+        for method, runs in group_by_method(results, horizon=horizon).items()
+        if method in CURVES or method not in PAPER_METHODS
+    }
+    checked = next(result.outcome["checked"] for result in results if result.trial.condition["horizon"] == horizon)
+    count = len(next(iter(losses.values()))[0]) if losses else 0
+    epochs = checked if count == len(checked) else range(1, count + 1)
+    return Figure(
+        f"Training loss of {_format_steps(horizon)}",
+        lambda: figures.draw_curves(list(epochs), losses, "negative log-likelihood", xlabel="epoch", log=False),
         figures.CURVES,
     )
 
