@@ -7,11 +7,13 @@ import numpy as np
 from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.datasets.data import DataError
+from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
 from adaterm_bench.reporting.claims import correct_families, tabulate_checks
 from adaterm_bench.reporting.comparison import (
     HOW,
     OURS,
+    RIVALS,
     compare_in_pairs,
     describe_change,
     describe_middle,
@@ -20,11 +22,14 @@ from adaterm_bench.reporting.comparison import (
     list_by_seed,
     pair_outcomes,
 )
+from adaterm_bench.reporting.intervals import Values
 from adaterm_bench.reporting.orders import check_means, claim_orders
 from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, find_published
 from adaterm_bench.reporting.statistics import mean_std
 from adaterm_bench.reporting.text import format_number
 
+SHOWN = (*RIVALS, OURS)
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
 
 
@@ -41,7 +46,11 @@ def section(results: list[Result]) -> Section:
         "the teachers' task. The teachers are ours, so that the order of methods can be compared with the paper's, and "
         f"returns cannot. The teachers: {'; '.join(teachers)}. The amateur: {amateur}. The demonstrations' fingerprint "
         f"is {data[0]}.",
-        tables=[table for case in cases for table in (_make_table(results, case), *_compare_pairs(results, case))]
+        tables=[
+            table
+            for case in cases
+            for table in (_make_table(results, case), _tabulate_tests(results, case), *_compare_pairs(results, case))
+        ]
         + _tabulate_costs(results)
         + tabulate_checks(
             {
@@ -50,7 +59,7 @@ def section(results: list[Result]) -> Section:
                 if (returns := _list_by_seed(results, case).get(OURS))
             }
         ),
-        figures=[_draw_returns(results, case) for case in cases],
+        figures=[figure for case in cases for figure in (_draw_returns(results, case), _draw_tests(results, case))],
         claims=correct_families(
             claim for case in cases for claim in claim_orders(COLUMNS[case], _list_by_seed(results, case))
         ),
@@ -119,6 +128,48 @@ def _draw_returns(results: list[Result], case: str) -> Figure:
         f"{_name_case(case)}: students",
         lambda: figures.draw_bars(values, "return", start=None),
         "Dots: seeds; markers: mean and standard deviation.",
+    )
+
+
+def _list_tests(runs: list[Result]) -> Values:
+    """Every test episode of every student that has any."""
+    tests = np.concatenate([np.asarray(result.outcome["test_returns"], dtype=np.float64) for result in runs])
+    return np.asarray(tests[np.isfinite(tests)])
+
+
+def _tabulate_tests(results: list[Result], case: str) -> Table:
+    """Returns come in humps, of ants that walk and ants that do not: a mean lies between them."""
+    groups = {method: _list_tests(runs) for method, runs in group_by_method(results, amateur=case).items()}
+    best = max((float(tests.max()) for tests in groups.values() if tests.size), default=nan)
+    rows = []
+    for method, tests in groups.items():
+        if tests.size:
+            shares = np.quantile(tests, QUANTILES)
+            walked = [
+                float(np.mean(np.asarray(result.outcome["test_returns"]) > best / 2))
+                for result in group_by_method(results, amateur=case)[method]
+            ]
+            rows.append(
+                [method, str(tests.size), *map(format_number, shares), describe_middle(np.array(walked), "higher")]
+            )
+    columns = ["method", "episodes", *(f"{100 * share:g} % below" for share in QUANTILES), "share that walks"]
+    note = (
+        "All test episodes of all students: the returns below which so many of them lie. Walks: a return above half of "
+        f"the best of all, {format_number(best / 2)}; the interquartile mean of the students' shares. {HOW}"
+    )
+    return Table(f"{_name_case(case)}: returns of single episodes", columns, rows, note)
+
+
+def _draw_tests(results: list[Result], case: str) -> Figure:
+    groups = {
+        method: _list_tests(runs)
+        for method, runs in group_by_method(results, amateur=case).items()
+        if method in SHOWN or method not in PAPER_METHODS
+    }
+    return Figure(
+        f"{_name_case(case)}: single episodes",
+        lambda: figures.draw_distributions(groups, "return"),
+        "The share of test episodes with at most a return: steep where a hump is. Of some methods only.",
     )
 
 

@@ -115,7 +115,7 @@ class Training:
                 old.copy_(new)
 
     def error(self, states: Tensor, noise: Tensor, params: Sequence[Tensor] = ()) -> Tensor:
-        """The mean square error of samples at the last step of whole intervals, by trial; of others if they are given."""
+        """The mean square error of samples at the last step of whole intervals, by trial; of others if given."""
         steps = (len(states) - 1) // self.horizon * self.horizon
         samples = predict(params or self.params, states[: steps + 1], noise[:steps], self.horizon)
         last = slice(self.horizon - 1, None, self.horizon)
