@@ -37,7 +37,7 @@ def format_chance(chance: float) -> str:
 
 def format_interval(claim: Claim) -> str:
     """A claim's estimate and interval in one line, to the place that the interval's width makes meaningful."""
-    if isnan(claim.low) and isnan(claim.high):
+    if (isnan(claim.low) and isnan(claim.high)) or claim.low == claim.estimate == claim.high:
         return format_number(claim.estimate)
     if claim.low == -inf and claim.high == inf:
         return f"{format_number(claim.estimate)} (no bounds)"

@@ -23,7 +23,7 @@ from adaterm_bench.datasets.hexapod.gait import RANGES, draw_walk
 from adaterm_bench.datasets.hexapod.ground import draw_ground
 from adaterm_bench.datasets.hexapod.robot import TIMESTEP
 from adaterm_bench.datasets.hexapod.simulation import COLUMNS, NOISE, RATE, SETTLING, STEPS, TICK, Recording, simulate
-from adaterm_bench.datasets.hexapod.walking import summarise
+from adaterm_bench.datasets.hexapod.walking import fit_linear, summarise
 
 FILE, DESCRIPTION = "hexapod.npy.gz", "hexapod.json"
 COUNTS = (150, 25, 25)
@@ -99,6 +99,7 @@ def load(folder: Path) -> Dataset:
 
 
 def _describe(dataset: Dataset, seed: int, content: bytes, flat: bool) -> dict[str, Any]:
+    states = list_states(dataset)
     units = {"angles": "rad", "references": "rad", "body": "m and rad", "walk": "as in ranges"}
     return {
         "what": "Joint angles of a simulated hexapod that walks with a tripod gait, and the angles its servos are told",
@@ -116,9 +117,13 @@ def _describe(dataset: Dataset, seed: int, content: bytes, flat: bool) -> dict[s
         "ground": "flat" if flat else _describe_ground(),
         "ranges": {name: limits._asdict() for name, limits in RANGES.items()},
         "walking": {name: summarise(kind) for name, kind in dataset._asdict().items()},
+        "linear_predictor": {
+            f"mean_square_error_of_{horizon}_steps": round(fit_linear(states[0], states[2], horizon), 4)
+            for horizon in (1, 30)
+        },
         "commit": find_commit(),
         "versions": {name: text for name, text in find_versions().items() if name in ("mujoco", "numpy")},
-        "fingerprint": fingerprint(list_states(dataset)),
+        "fingerprint": fingerprint(states),
         "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
     }
 

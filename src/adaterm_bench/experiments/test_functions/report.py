@@ -3,20 +3,27 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
-from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
+from adaterm_bench.experiments.test_functions.claims import (
+    FAR,
+    LEAST,
+    MINIMA,
+    MISSED,
+    bound_errors,
+    format_share,
+    make_claims,
+)
 from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
-from adaterm_bench.reporting.claims import FEWER, Check, Sentence, correct_families, make_claim, tabulate_checks
+from adaterm_bench.reporting.claims import FEWER, Check, tabulate_checks
 from adaterm_bench.reporting.comparison import compare_at_levels
-from adaterm_bench.reporting.intervals import Bootstrap
 from adaterm_bench.reporting.pooling import pooled_ratio
 from adaterm_bench.reporting.selection import Grid, Values, select
-from adaterm_bench.reporting.statistics import bootstrap_interval, mean, mean_std, median, ratio_interval, trend
+from adaterm_bench.reporting.statistics import mean_std, median
 from adaterm_bench.reporting.text import format_number
 
 FUNCTIONS = ("Rosenbrock", "McCormick", "Michalewicz")
@@ -25,51 +32,19 @@ ON_PATHS = ("Adam", "At-Adam (as published)", "AdaTerm")
 SURFACES: dict[
     str, tuple[Callable[[Values, Values], Values], tuple[float, float], tuple[float, float, float, float]]
 ] = {
-    "Rosenbrock": (lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2, (1.0, 1.0), (-2.5, 2.0, -0.5, 4.5)),
+    "Rosenbrock": (lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2, MINIMA["Rosenbrock"], (-2.5, 2.0, -0.5, 4.5)),
     "McCormick": (
         lambda x, y: np.sin(x + y) + (x - y) ** 2 - 1.5 * x + 2.5 * y + 1,
-        (-0.54719755, -1.54719755),
+        MINIMA["McCormick"],
         (-2.0, 4.5, -3.5, 3.0),
     ),
     "Michalewicz": (
         lambda x, y: -np.sin(x) * np.sin(x**2 / np.pi) ** 20 - np.sin(y) * np.sin(2 * y**2 / np.pi) ** 20,
-        (2.20290552, 1.57079633),
+        MINIMA["Michalewicz"],
         (0.8, 2.8, 0.8, 2.2),
     ),
 }
 """Each function, its minimum, and the part of the plane that is shown."""
-LEAST = 1e-10
-FAR = 1000.0  # the distance from which a search counts as diverged
-MISSED = 0.1  # the distance from which a minimum counts as missed
-CONSTANT = 0.1  # relative change of degrees of freedom that are nearly constant
-STANDARD = 10.0  # times Adam's error: what still counts as the standard update performance
-RELEASED = "At-Adam (as published)"
-VARIED_STARTS = "From starts that vary by up to 0.1, one for each seed: without noise nothing else differs."
-
-FIGURE = "a figure without numbers"
-DOF_FALLS = Sentence("AdaTerm's degrees of freedom fall as noise rises.", "section 5.1, figure 9", FIGURE)
-DOF_STAYS = Sentence(
-    "At-Adam's degrees of freedom are nearly constant, whatever the noise.", "section 5.1, figure 9", FIGURE
-)
-ADAM_DEGRADES = Sentence("Adam gets much worse when noise comes in.", "section 5.1, figure 8", FIGURE)
-MITIGATED = Sentence(
-    "On Rosenbrock and Michalewicz AdaTerm mitigates the effects of noise.", "section 5.1, figure 8", FIGURE
-)
-UNDISTURBED = Sentence(
-    "On Rosenbrock and Michalewicz AdaTerm keeps the standard update performance.", "section 5.1, figure 8", FIGURE
-)
-MCCORMICK = Sentence(
-    "On McCormick with little noise AdaTerm is less accurate.", "section 5.1, figure 8; appendix C", FIGURE
-)
-AT_ADAM_MISSES = Sentence(
-    "At-Adam does not find the minimum of Michalewicz.", "section 5.1, figure 8; appendix C", FIGURE
-)
-AT_ADAM_FINDS = Sentence("With noise, At-Adam finds the minimum of Michalewicz.", "appendix C", FIGURE)
-ADATERM_FINDS = Sentence("AdaTerm finds the minimum of Michalewicz in the end.", "appendix C", FIGURE)
-FASTER = Sentence("AdaTerm is faster than the others.", "appendix C", "figures of single paths")
-OUR_MCCORMICK = Sentence("On McCormick, too, AdaTerm mitigates the effects of noise.")
-OURS_WRITTEN = Sentence("At-Adam as written finds the minimum of Michalewicz without noise.")
-OURS_MISSES = Sentence("At-Adam as written misses the minimum of Rosenbrock without noise.")
 
 
 def section(results: list[Result]) -> Section:
@@ -83,7 +58,8 @@ def section(results: list[Result]) -> Section:
         "Test functions",
         "The search for a minimum where a share of the steps takes its gradient beside the point. The paper shows "
         "figures of these results, and no numbers. Errors are distances to the minimum after the last step. Without "
-        "noise all seeds are one and the same search, so what is claimed of that is tested from starts that vary.",
+        "noise all seeds are one and the same search, so what is claimed of that is tested from starts that vary, too: "
+        "by up to 0.1 in each variable, another start for each seed.",
         tables=[
             *(_make_table(name, grid) for name, grid in errors.items()),
             *([_tabulate_varied(varied, arrivals)] if varied else []),
@@ -91,7 +67,7 @@ def section(results: list[Result]) -> Section:
             *tabulate_checks(
                 {
                     f"errors on {name}, all noise levels": Check(
-                        _bound_errors(grid.values["AdaTerm"][1:]), partial(pooled_ratio, bootstrap=FEWER), 1.0
+                        bound_errors(grid.values["AdaTerm"][1:]), partial(pooled_ratio, bootstrap=FEWER), 1.0
                     )
                     for name, grid in errors.items()
                     if "AdaTerm" in grid.values and len(grid.levels) > 1
@@ -103,7 +79,7 @@ def section(results: list[Result]) -> Section:
             *(_draw_against_noise(f"Degrees of freedom on {name}", grid, "final dof") for name, grid in dofs.items()),
             *(figure for name in present for figure in _draw_paths(name, fixed)),
         ],
-        claims=_make_claims(errors, dofs, varied, arrivals),
+        claims=make_claims(errors, dofs, varied, arrivals, {name: _find_paths(fixed, name) for name in present}),
     )
 
 
@@ -111,6 +87,15 @@ def _select_all(results: list[Result], functions: list[str], outcome: str) -> di
     """An outcome on each function that has any of these results."""
     grids = {name: select(results, outcome, "noise", list(PAPER_METHODS), function=name) for name in functions}
     return {name: grid for name, grid in grids.items() if grid.seeds}
+
+
+def _find_paths(results: list[Result], name: str) -> dict[str, Result]:
+    """The searches without noise whose paths were kept, by method."""
+    return {
+        result.trial.method: result
+        for result in results
+        if result.trial.condition == {"function": name, "noise": 0.0} and "path" in result.outcome
+    }
 
 
 def _tabulate_varied(errors: dict[str, Grid], arrivals: dict[str, Grid]) -> Table:
@@ -178,7 +163,7 @@ def _draw_paths(name: str, results: list[Result]) -> list[Figure]:
     levels = sorted({noise for _, noise in by_method})
     chosen = [(method, noise) for noise in sorted({*levels[:1], *levels[-1:]}) for method in ON_PATHS]
     paths = {
-        f"{method}\n{_format_share(noise)} noise": by_method[method, noise]
+        f"{method}\n{format_share(noise)} noise": by_method[method, noise]
         for method, noise in chosen
         if (method, noise) in by_method
     }
@@ -193,134 +178,3 @@ def _draw_paths(name: str, results: list[Result]) -> list[Figure]:
             caption,
         )
     ]
-
-
-def _make_claims(
-    errors: dict[str, Grid], dofs: dict[str, Grid], varied: dict[str, Grid], arrivals: dict[str, Grid]
-) -> list[Claim]:
-    claims = [
-        claim for name, grid in dofs.items() for claim in (*_claim_dof_falls(name, grid), *_claim_dof_stays(name, grid))
-    ]
-    for name, grid in errors.items():
-        claims += [*_claim_sensitive(name, grid), *_claim_mitigated(name, grid)]
-    claims += _claim_robust(errors.get("Rosenbrock"))
-    claims += [claim for name, grid in varied.items() for claim in _claim_undisturbed(name, grid, errors[name])]
-    claims += _claim_found(varied, errors)
-    return correct_families([*claims, *(claim for name, grid in arrivals.items() for claim in _claim_fast(name, grid))])
-
-
-def _claim_dof_falls(name: str, grid: Grid) -> list[Claim]:
-    if "AdaTerm" not in grid.values or len(grid.levels) < 2:
-        return []
-    correlation = trend(grid.levels, grid.values["AdaTerm"], bootstrap=Bootstrap(against=0.0))
-    text = f"On {name}, AdaTerm's degrees of freedom fall as noise rises."
-    note = "Without a width: in every draw of seeds the medians have this order" * (correlation.low == correlation.high)
-    return [make_claim(DOF_FALLS, text, "rank correlation of noise and dof", correlation, wants="below", note=note)]
-
-
-def _claim_dof_stays(name: str, grid: Grid) -> list[Claim]:
-    if RELEASED not in grid.values or len(grid.levels) < 2:
-        return []
-    values = grid.values[RELEASED]
-    ratio = ratio_interval(values[-1], values[0], mean, better="higher")
-    text = f"On {name}, the degrees of freedom of At-Adam as published do not follow the noise."
-    what = "mean dof with most noise, in that with least"
-    return [make_claim(DOF_STAYS, text, what, ratio, bound=1.0 + CONSTANT, wants="within")]
-
-
-def _claim_sensitive(name: str, grid: Grid) -> list[Claim]:
-    if "Adam" not in grid.values or grid.levels[:1] != [0.0] or len(grid.levels) < 2:
-        return []
-    values = _bound_errors(grid.values["Adam"])
-    ratio = pooled_ratio(values[1:], np.broadcast_to(values[0], values[1:].shape), bootstrap=Bootstrap(against=1.0))
-    what = "Adam's error with noise in that without, geometric mean over noise levels"
-    return [make_claim(ADAM_DEGRADES, f"On {name}, Adam's error grows when noise comes in.", what, ratio, bound=1.0)]
-
-
-def _claim_mitigated(name: str, grid: Grid) -> list[Claim]:
-    noisy = [place for place, level in enumerate(grid.levels) if level > 0.0]
-    if not noisy or not {"Adam", "AdaTerm"} <= set(grid.values):
-        return []
-    rival, ours = (_bound_errors(grid.values[method][noisy]) for method in ("Adam", "AdaTerm"))
-    ratio = pooled_ratio(rival, ours, bootstrap=Bootstrap(against=1.0))
-    sentence = OUR_MCCORMICK if name == "McCormick" else MITIGATED
-    text = f"On {name} with noise, AdaTerm's error is below Adam's."
-    return [make_claim(sentence, text, "Adam's error in AdaTerm's, geometric mean over noise levels", ratio, bound=1.0)]
-
-
-def _claim_robust(grid: Grid | None) -> list[Claim]:
-    if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
-        return []
-    level = grid.levels[-1]
-    ratio = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
-    text = f"On Rosenbrock with {_format_share(level)} noise, AdaTerm's error is at least 20 times below Adam's."
-    return [make_claim(Sentence(text), text, "Adam's mean error, in AdaTerm's", ratio, bound=20.0)]
-
-
-def _claim_undisturbed(name: str, grid: Grid, fixed: Grid) -> list[Claim]:
-    """What AdaTerm costs without noise; the paper says nothing on two functions, and something on McCormick."""
-    if not {"Adam", "AdaTerm"} <= set(grid.values):
-        return []
-    ours, rival = (_bound_errors(grid.values[method]) for method in ("AdaTerm", "Adam"))
-    note = f"{VARIED_STARTS} {_recall(fixed, 'Adam')} {_recall(fixed, 'AdaTerm')}"
-    what = "AdaTerm's error in Adam's, geometric mean"
-    if name == "McCormick":
-        ratio = pooled_ratio(ours, rival, bootstrap=Bootstrap(against=1.0))
-        text = f"On {name} without noise, AdaTerm ends further from the minimum than Adam."
-        return [make_claim(MCCORMICK, text, what, ratio, bound=1.0, note=note)]
-    ratio = pooled_ratio(ours, rival, bootstrap=Bootstrap(against=STANDARD))
-    text = f"On {name} without noise, AdaTerm's error is at most {STANDARD:g} times Adam's."
-    return [
-        make_claim(UNDISTURBED, text, what, ratio, bound=STANDARD, wants="below", note=f"{note} The bound is ours.")
-    ]
-
-
-def _claim_found(varied: dict[str, Grid], errors: dict[str, Grid]) -> list[Claim]:
-    """Whether minima are found, from starts that vary, or with noise."""
-    claims = []
-    for sentence, function, method, noise, missed in (
-        (AT_ADAM_MISSES, "Michalewicz", RELEASED, False, True),
-        (AT_ADAM_FINDS, "Michalewicz", RELEASED, True, False),
-        (ADATERM_FINDS, "Michalewicz", "AdaTerm", False, False),
-        (OURS_WRITTEN, "Michalewicz", "At-Adam", False, False),
-        (OURS_MISSES, "Rosenbrock", "At-Adam", False, True),
-    ):
-        grid, fixed = (errors if noise else varied).get(function), errors.get(function)
-        if grid is None or fixed is None or method not in grid.values:
-            continue
-        level = grid.levels[-1]
-        error = bootstrap_interval(grid.at(method, level), mean, bootstrap=Bootstrap(against=MISSED))
-        verb = "misses" if missed else "finds"
-        text = f"With {_format_share(level)} noise, {method} {verb} the minimum of {function}."
-        note = "" if noise else f"{VARIED_STARTS} {_recall(fixed, method)}"
-        wants: Literal["above", "below"] = "above" if missed else "below"
-        claims.append(make_claim(sentence, text, "mean error", error, bound=MISSED, note=note, wants=wants))
-    return claims
-
-
-def _claim_fast(name: str, grid: Grid) -> list[Claim]:
-    claims = []
-    for rival in ("Adam", "AdaBelief", RELEASED):
-        if {rival, "AdaTerm"} <= set(grid.values):
-            first, second = grid.at(rival, 0.0), grid.at("AdaTerm", 0.0)
-            ratio = ratio_interval(first, second, median, bootstrap=Bootstrap(against=1.0))
-            text = f"On {name} without noise, AdaTerm comes near the minimum in fewer steps than {rival}."
-            what = f"median steps to within {MISSED:g} of the minimum, {rival} to AdaTerm"
-            claims.append(make_claim(FASTER, text, what, ratio, bound=1.0, note=VARIED_STARTS))
-    return claims
-
-
-def _bound_errors(values: Values) -> Values:
-    """Errors to be compared in logarithms."""
-    return np.where(values > FAR, np.inf, np.maximum(values, LEAST))
-
-
-def _recall(fixed: Grid, method: str) -> str:
-    """What the paper's start gives, which is one and the same search for all seeds."""
-    if method not in fixed.values or fixed.levels[:1] != [0.0]:
-        return ""
-    return f"From the paper's start alone, {method}'s error is {format_number(float(fixed.at(method, 0.0)[0]))}."
-
-
-def _format_share(level: float) -> str:
-    return f"{100.0 * level:g} %"
