@@ -40,7 +40,7 @@ class Distillation(Experiment):
         1: "actions were recorded as the simulator clipped them, so that half of the teachers' were ±1; the amateur "
         "was of another variant of the algorithm than the teachers; ten test episodes."
     }
-    digits: ClassVar[dict[str, int]] = {"losses": 4, "test_returns": 4}
+    digits: ClassVar[dict[str, int]] = {"losses": 5}
     methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "source": "synthetic", "epochs": 2, "test_episodes": 2},

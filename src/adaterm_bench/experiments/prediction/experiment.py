@@ -49,7 +49,7 @@ class Prediction(Experiment):
         1: "walks on flat ground, which are easier to predict; segments of 15 to 45 steps with equal chances, without "
         "compensation; networks tested after the last epoch alone."
     }
-    digits: ClassVar[dict[str, int]] = {"losses": 3, "mses": 4}
+    digits: ClassVar[dict[str, int]] = {"losses": 4, "mses": 5}
     methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {
