@@ -106,12 +106,15 @@ def test_words_that_claim_a_gain_have_their_numbers():
 
 
 def test_prediction_names_how_hard_its_walks_are():
+    """And those on rough ground are four times as hard as those on flat ground."""
+    errors = {}
     page = (ROOT / "docs/prediction.md").read_text()
     for ground in ("rough", "flat"):
         measured = json.loads((ROOT / f"results/hexapod/{ground}.json").read_text())["linear_predictor"]
         for horizon in (1, 30):
-            error = measured[f"mean_square_error_of_{horizon}_steps"]
+            errors[ground, horizon] = error = measured[f"mean_square_error_of_{horizon}_steps"]
             assert f"<!-- {ground}.{horizon} -->{error}<!-- -->" in page
+    assert all(errors["rough", horizon] > 4.0 * errors["flat", horizon] for horizon in (1, 30))
 
 
 def test_classification_names_the_times_that_were_measured():
