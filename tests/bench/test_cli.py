@@ -339,3 +339,16 @@ def test_results_of_another_version_are_not_mixed_in(main, tmp_path):
         file.write_text(WHOLE_FILE.replace("version = 1", f"version = {version}"))
         assert main("run", file, "--seeds", seeds, "--workers", 0, "--out", "out")[0] == 0
     assert "3 results of other versions are not shown" in main("report", "out")[1]
+
+
+def test_a_former_version_that_is_still_told_of_has_a_section_of_its_own(main, tmp_path):
+    file = tmp_path / "tells.py"
+    file.write_text(WHOLE_FILE)
+    assert main("run", file, "--seeds", 3, "--workers", 0, "--out", "out")[0] == 0
+    file.write_text(WHOLE_FILE.replace("version = 1", 'version = 2\n    former = {1: "it was smaller."}'))
+    assert main("report", "out")[0] == 0
+    assert main("run", file, "--seeds", 2, "--workers", 0, "--out", "out")[0] == 0
+    assert main("report", "out")[0] == 0
+    text = (tmp_path / "out/report/report.md").read_text()
+    assert text.index("## Own (quick)") < text.index("## Own (quick, version 1)")
+    assert "Results of a former version of this experiment: it was smaller." in text

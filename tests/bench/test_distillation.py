@@ -41,7 +41,7 @@ def test_what_is_recorded_can_be_loaded_and_repeats(recorded):
     assert loaded.states.shape == (len(found["steps"]), 2)
     assert loaded.actions.shape == (len(found["steps"]), 1)
     assert int(loaded.amateur.sum()) == found["episodes"][-1]["steps"]
-    assert np.abs(loaded.actions).max() <= 1.0
+    assert np.abs(loaded.actions).max() > 1.0  # as they were drawn; the environment clips them
     assert [told.partition(" ")[0] for told in loaded.policies] == [it.stem for it in files]
     assert f"in 1 episodes of {found['episodes'][-1]['steps']} steps" in loaded.policies[-1]
     rows = np.concatenate([loaded.states, loaded.actions], 1)
@@ -107,14 +107,20 @@ def test_the_best_teach_and_the_worst_is_the_amateur(tmp_path, capsys):
     about = json.loads((tmp_path / "data" / demonstrations.DESCRIPTION).read_text())
     assert [it["key"] for it in about["policies"]] == [trials[it].key for it in (*order[:3], order[-1])]
     assert "33 episodes" in capsys.readouterr().out
-    stuck = Reinforcement(
-        tasks=("Swing",), variants=("traced",), episodes=1, test_episodes=1, batches=2, hidden=(8,), seeds=1
-    )
-    with scratch.use_folder(str(tmp_path), "stuck"):
-        store.Store(tmp_path).add(stuck.trials(["Adam"]), stuck.run(stuck.trials(["Adam"]), "cpu", lambda _: None), {})
-    demonstrations.main([*words, "--amateur-variant", "traced"])
+    stuck = Reinforcement(tasks=("Swing",), episodes=1, test_episodes=2, batches=1, hidden=(8,), seeds=1)
+    with scratch.use_folder(str(tmp_path / "stuck"), "stuck"):
+        learnt = stuck.run(stuck.trials(["Adam"]), "cpu", lambda _: None)
+        store.Store(tmp_path / "stuck").add(stuck.trials(["Adam"]), learnt, {})
+    demonstrations.main([*words, "--amateurs", str(tmp_path / "stuck")])
     about = json.loads((tmp_path / "data" / demonstrations.DESCRIPTION).read_text())
     assert about["policies"][-1]["key"] == stuck.trials(["Adam"])[0].key
+    _refused([*words, "--amateurs", str(tmp_path / "nowhere")], capsys, "There is no directory")
+    found = demonstrations.load(tmp_path / "data")
+    assert np.abs(found.actions).max() > 1.0  # as the policies drew them, not as the environment clipped them
+    del about["actions"]
+    (tmp_path / "data" / demonstrations.DESCRIPTION).write_text(json.dumps(about))
+    with pytest.raises(DataError, match="clipped actions"):
+        demonstrations.load(tmp_path / "data")
     other = Reinforcement(tasks=("Swing",), episodes=2, test_episodes=1, batches=2, hidden=(8,), seeds=1)
     with scratch.use_folder(str(tmp_path), "other"):
         store.Store(tmp_path).add(other.trials(["Adam"]), other.run(other.trials(["Adam"]), "cpu", lambda _: None), {})
@@ -158,8 +164,7 @@ def test_students_learn_and_are_tested():
     shown = costs.rows[0][3].removesuffix(" %").replace("\N{MINUS SIGN}", "-")
     assert float(shown) == pytest.approx(100.0 * (held / left - 1.0), rel=0.1, abs=0.1)
     assert {it.text for it in section.claims} == {
-        f"{name} the amateur, AdaTerm's students have a higher return than those of Adam."
-        for name in ("Without", "With")
+        f"{name} the amateur, AdaTerm has a higher return than Adam." for name in ("Without", "With")
     }
     for figure in section.figures:
         figure.draw()

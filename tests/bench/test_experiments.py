@@ -12,7 +12,7 @@ from adaterm_bench import methods
 from adaterm_bench.experiments.batch_size.experiment import BatchSize
 from adaterm_bench.experiments.regression.experiment import Regression, curve
 from adaterm_bench.experiments.test_functions.experiment import FUNCTIONS, NoisySearch
-from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS
 from adaterm_bench.models.networks import apply_perceptron, make_weights
 
 VALUES = {
@@ -22,6 +22,7 @@ VALUES = {
         -torch.sin(x) * torch.sin(x**2 / np.pi) ** 20 - torch.sin(y) * torch.sin(2 * y**2 / np.pi) ** 20
     ),
 }
+METHODS = PAPER_METHODS | OUR_METHODS
 SMOKE = NoisySearch(**NoisySearch.presets["smoke"] | {"steps": 80})
 NETWORK = Regression(**Regression.presets["smoke"] | {"dtype": "float64", "samples": 200})
 
@@ -31,7 +32,7 @@ def quiet(_):
 
 
 def real(method, params, lr):
-    name, options = PAPER_METHODS[method]
+    name, options = METHODS[method]
     return getattr(adaterm, name, None) and getattr(adaterm, name)(params, lr=lr, foreach=False, **options)
 
 
@@ -51,7 +52,7 @@ def test_gradients_and_optima(name):
     assert best.abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("method", PAPER_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_searches_are_what_they_are_alone(method):
     trials = [trial for trial in SMOKE.trials([method]) if trial.condition["function"] == "McCormick"]
     together = SMOKE.run(trials, "cpu", quiet)
@@ -59,7 +60,7 @@ def test_searches_are_what_they_are_alone(method):
         (one,) = SMOKE.run([trial], "cpu", quiet)
         assert outcome["distance"] == pytest.approx(one["distance"], rel=1e-9)
         gradient, start, optimum = FUNCTIONS["McCormick"]
-        point = torch.tensor(start, dtype=torch.float64)
+        point = torch.tensor(start, dtype=torch.float64) + torch.from_numpy(SMOKE.draw_starts([trial])[0])
         optimizer = alone(method, [point], SMOKE.lr)
         for shift in SMOKE.draw_shifts([trial], "cpu"):
             at = point + shift[0]
@@ -68,7 +69,22 @@ def test_searches_are_what_they_are_alone(method):
         assert outcome["distance"] == pytest.approx((point - point.new_tensor(optimum)).norm().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("method", PAPER_METHODS)
+def test_starts_vary_without_noise_alone_and_the_others_keep_their_keys():
+    trials = SMOKE.trials(["AdaTerm"])
+    varied = [trial for trial in trials if "start" in trial.condition]
+    assert {trial.condition["noise"] for trial in varied} == {0.0}
+    assert len(varied) == 3 * len(FUNCTIONS)
+    starts = SMOKE.draw_starts(trials)
+    moved = np.array(["start" in trial.condition for trial in trials])
+    assert not starts[~moved].any()
+    assert (np.abs(starts[moved]) <= SMOKE.width).all()
+    assert len({tuple(start) for start in starts[moved]}) == 3  # one for each seed
+    assert {trial.key for trial in replace(SMOKE, vary=False).trials(["AdaTerm"])} < {trial.key for trial in trials}
+    near = [outcome["arrival"] for outcome in SMOKE.run(varied[:3], "cpu", quiet)]
+    assert all(arrival > 0 for arrival in near)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_networks_are_what_they_are_alone(method):
     trials = NETWORK.trials([method])
     together = NETWORK.run(trials, "cpu", quiet)

@@ -22,9 +22,10 @@ from adaterm_bench.datasets.hexapod import (
     robot,
     save,
 )
-from adaterm_bench.datasets.hexapod.gait import RANGES, Walk, draw_walk, plan_angles
+from adaterm_bench.datasets.hexapod.gait import RANGES, Walk, draw_walk, keep_course, plan_angles
+from adaterm_bench.datasets.hexapod.ground import HIGHEST, PUSH_FORCE, draw_ground
 from adaterm_bench.datasets.hexapod.simulation import COLUMNS, NOISE, STEPS, TICK, model, mujoco, simulate
-from adaterm_bench.datasets.hexapod.walking import measure
+from adaterm_bench.datasets.hexapod.walking import fit_linear, measure
 
 simulated = pytest.mark.skipif(find_spec("mujoco") is None, reason="MuJoCo is not installed: pip install '.[dev]'")
 STRAIGHT = Walk(stride=0.06, lift=0.03, frequency=1.0, phase=0.0, direction=0.0, turn=0.0, height=0.1, friction=0.8)
@@ -101,6 +102,41 @@ def test_servos_follow_and_lag(name):
     assert 3 * NOISE < measure(many(recorded))["tracking_error"][0] < 0.15
     lags = [np.square(recorded.angles[lag:] - recorded.references[: STEPS - lag]).mean() for lag in range(6)]
     assert np.argmin(lags) in (1, 2, 3)  # 20 to 60 ms
+
+
+@simulated
+def test_on_rough_ground_it_walks_on(made):
+    """Nobody falls; body and servos do what they did not do on flat ground."""
+    walked, flat = measure(made.train), measure(generate(0, COUNTS, flat=True).train)
+    assert walked["tilt"].max() < 0.3
+    assert walked["tilt"].min() > flat["tilt"].max()
+    assert walked["lowest"].min() > 0.07
+    assert walked["speed"].min() > 0.0
+
+
+def test_what_is_hard_to_predict_is_told_by_a_linear_predictor():
+    """Waves are easy, noise is not, however far ahead."""
+    draws = np.random.default_rng(0)
+    phases = draws.uniform(size=(60, 1, 1)) + draws.uniform(size=(1, 1, 3))
+    waves = np.sin(2 * np.pi * (np.arange(80)[:, None] / 40 + phases)).astype(np.float32)
+    noise = draws.normal(3.0, 2.0, waves.shape).astype(np.float32)
+    for horizon in (1, 30):
+        assert fit_linear(waves[:50], waves[50:], horizon) < 0.01
+        assert fit_linear(noise[:50], noise[50:], horizon) == pytest.approx(1.0, abs=0.2)
+
+
+def test_a_course_that_is_kept_is_the_walk_itself():
+    times = np.arange(0, 2, 0.02)
+    walk = STRAIGHT._replace(turn=0.1, direction=0.3)
+    np.testing.assert_array_equal(
+        plan_angles(walk, times, 1.0), plan_angles(walk, times, 1.0, keep_course(walk, times))
+    )
+    ground = draw_ground(walk, 350, 50.0, np.random.default_rng(0))
+    assert 0.0 <= ground.heights.min() < ground.heights.max() <= HIGHEST
+    assert ground.ice.any()
+    assert 0.0 < np.abs(ground.pushes).max() <= PUSH_FORCE
+    angles = plan_angles(walk, np.arange(350) / 50, 1.0, ground.course)
+    assert np.isfinite(angles).all()
 
 
 @simulated

@@ -15,9 +15,10 @@ from matplotlib.figure import Figure as Picture
 from adaterm_bench.core.section import Claim, Figure, Section, Table
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.reporting import figures, palette
+from adaterm_bench.reporting.claims import correct_families
 from adaterm_bench.reporting.report import write
 from adaterm_bench.reporting.statistics import paired_difference
-from adaterm_bench.reporting.text import format_number, format_spread
+from adaterm_bench.reporting.text import describe_measurement, format_number, format_spread
 
 METHODS = ["AdaTerm", "Adam", "t-Adam", "AdamW + clip", "a method with a name so long that no column could hold it all"]
 LEVELS = [0.0, 0.1, 0.2, 0.5]
@@ -72,7 +73,7 @@ def pictures():
 
 def sections():
     claims = [
-        Claim("Better.", "difference", 0.2, 0.1, 0.3),
+        Claim("Better.", "difference", 0.2, 0.1, 0.3, place="section 5", evidence="1 against 2", seeds=9),
         Claim("Worse.", "difference", -0.2, -0.3, -0.1),
         Claim("Who knows?", "difference", 0.1, -0.1, 0.3, note="only 3 seeds"),
         Claim(EVIL, EVIL, nan, nan, nan, bound=0.5, note=EVIL),
@@ -179,12 +180,47 @@ def test_programs_can_read_the_claims(folder):
     claims = json.loads((folder / "claims.json").read_text())
     assert [claim["verdict"] for claim in claims][:3] == ["reproduced", "not reproduced", "undecided"]
     assert (claims[0]["low"], claims[0]["wants"], claims[4]["high"]) == (0.1, "above 0", None)
+    assert [claim["whose"] for claim in claims][:2] == ["the paper's", "ours"]
+    assert (claims[0]["place"], claims[0]["seeds"], claims[0]["chance"]) == ("section 5", 9, None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wants", "chance", "verdict"),
+    [
+        (1.1, 1.4, "above", nan, "reproduced"),
+        (1.1, 1.4, "above", 0.04, "reproduced"),
+        (1.1, 1.4, "above", 0.06, "undecided"),  # one of many
+        (1.1, 1.4, "below", nan, "not reproduced"),
+        (0.9, 1.4, "above", nan, "undecided"),
+    ],
+)
+def test_an_interval_and_its_family_decide(low, high, wants, chance, verdict):
+    assert Claim("A", "b", 1.2, low, high, bound=1.0, wants=wants, chance=chance).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.7, 1.4, "reproduced"), (0.6, 1.4, "undecided"), (1.6, 2.0, "not reproduced"), (0.3, 0.6, "not reproduced")],
+)
+def test_on_par_is_within_a_factor(low, high, verdict):
+    claim = Claim("A", "b", 1.0, low, high, bound=1.5, wants="within")
+    assert claim.verdict == verdict
+    assert "within a factor of 1.5 of 1" in describe_measurement(claim)
+
+
+def test_claims_of_one_sentence_are_decided_together():
+    claims = [Claim("A", "b", 1.0, 0.1, 2.0, family="one", chance=0.03) for _ in range(2)]
+    claims.append(Claim("B", "b", 1.0, 0.1, 2.0, family="another", chance=0.03))
+    assert [claim.verdict for claim in correct_families(claims)] == ["undecided", "undecided", "reproduced"]
+    assert [claim.verdict for claim in claims] == ["reproduced"] * 3
 
 
 def test_every_verdict_is_said_in_words(folder):
     for name in ("report.html", "report.md"):
         text = (folder / name).read_text()
-        assert "6 claims: 2 reproduced, 1 not reproduced, 3 undecided" in text
+        assert "Of the paper, 1 claim: 1 reproduced, 0 not reproduced, 0 undecided" in text
+        assert "Of ours, 5 claims: 1 reproduced, 1 not reproduced, 3 undecided" in text
+        assert "Section 5: 1 against 2" in text
     assert text.count("**not reproduced**") == 2
     assert "only 3 seeds" in text
     assert "∞ (no bounds)" in text

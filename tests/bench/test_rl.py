@@ -40,11 +40,16 @@ def test_the_report_has_tables_curves_and_claims():
         Result(replace(it.trial, condition={**it.trial.condition, "task": "Ant"}), it.outcome, {})
         for it in [*results, *published]
     ]
-    assert [it.text.split("is ")[1] for it in settings.section(on_ant).claims] == [
-        "above Adam's.",
-        "below t-Adam (as published)'s.",
-        "below At-Adam (as published)'s.",
-    ]
+    claims = settings.section(on_ant).claims
+    assert {it.text.removeprefix("On Ant (specified), ") for it in claims} == {
+        "t-Adam (as published) has a higher return than Adam.",
+        "At-Adam (as published) has a higher return than Adam.",
+        "AdaTerm has a higher return than Adam.",
+        "t-Adam (as published) has a higher return than At-Adam (as published).",
+        "At-Adam (as published) has a higher return than AdaTerm.",
+        "Adam fails: it has less than half of AdaTerm's return.",
+    }
+    assert {it.verdict for it in claims} == {"undecided"}  # two seeds
     traced = [
         Result(replace(it.trial, condition={**it.trial.condition, "variant": "traced"}), it.outcome, {})
         for it in results

@@ -8,8 +8,10 @@ import pytest
 from scipy import stats
 
 from adaterm_bench.reporting import statistics
-from adaterm_bench.reporting.intervals import Bootstrap, Interval, student, widen_tail
+from adaterm_bench.reporting.intervals import Bootstrap, Interval, narrow_tail, student, widen_tail
 from adaterm_bench.reporting.pairs import log_ratios, relative_difference, student_chance, student_interval
+from adaterm_bench.reporting.pooling import pooled_ratio
+from adaterm_bench.reporting.published import apply_welch
 from adaterm_bench.reporting.statistics import interquartile_mean, mean, median, paired_difference
 
 PLAIN = Bootstrap(resamples=4_000, widen=False)
@@ -113,6 +115,57 @@ def test_ratio():
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.02)
     with pytest.raises(ValueError, match="not negative"):
         statistics.ratio_interval(-first, second)
+
+
+def test_a_pooled_ratio_is_one_comparison_of_all_levels():
+    second = sample(4, 24) ** 2 + 0.1
+    factors = np.array([1.0, 2.0, 4.0, 8.0])[:, None]
+    assert pooled_ratio(factors * second, second)[:3] == pytest.approx([8.0**0.5] * 3)
+    first = second * np.exp(0.2 * sample(4, 24, seed=1))
+    theirs = np.log(first / second).mean(0)
+    ours = pooled_ratio(first, second, bootstrap=PLAIN)
+    interval = stats.bootstrap((theirs,), np.mean, method="percentile", rng=np.random.default_rng(0))
+    assert np.log(ours.estimate) == pytest.approx(theirs.mean())
+    expected = interval.confidence_interval
+    assert np.log([ours.low, ours.high]) == pytest.approx([expected.low, expected.high], abs=0.01)
+    assert pooled_ratio(first[:, :3], second[:, :3])[1:3] == (-inf, inf)
+    with pytest.raises(ValueError, match="above 0"):
+        pooled_ratio(-first, second)
+
+
+def test_the_worst_of_many_levels_sees_ghosts_and_the_pooled_ratio_does_not():
+    """Why claims pool: equal methods at ten levels."""
+    runs = np.random.default_rng(2).lognormal(0.0, 0.5, (10, 24))
+    fewer = Bootstrap(resamples=500)
+
+    def worst(first, second):
+        each = [statistics.ratio_interval(*pair, bootstrap=fewer) for pair in zip(first, second, strict=True)]
+        return Interval(*(min(interval[place] for interval in each) for place in range(3)), 24)
+
+    pooled = statistics.a_a_check(runs, partial(pooled_ratio, bootstrap=fewer), null=1.0, draws=100)
+    assert pooled.low < 0.06
+    assert statistics.a_a_check(runs, worst, null=1.0, draws=100).low > 0.08
+
+
+@pytest.mark.parametrize("count", [6, 24])
+@pytest.mark.parametrize("shift", [0.0, 0.3, 1.0])
+def test_a_chance_goes_with_its_interval(count, shift):
+    """It is below 0.05 where the interval leaves out the number, and is Student's for normal values."""
+    values = np.random.default_rng(count).normal(shift, 1.0, count)
+    found = statistics.bootstrap_interval(values, bootstrap=Bootstrap(against=0.0))
+    assert (found.chance < 0.05) == (found.low > 0.0 or found.high < 0.0)
+    assert found.chance == pytest.approx(stats.ttest_1samp(values, 0.0).pvalue, rel=0.5, abs=0.01)
+    assert np.isnan(statistics.bootstrap_interval(values).chance)
+    assert narrow_tail(widen_tail(count, 0.95), count) == pytest.approx(0.025)
+
+
+def test_welchs_test_needs_no_more_than_means_and_deviations():
+    first, second = (1.0016, 0.231), (1.1591, 0.104)
+    theirs = stats.ttest_ind_from_stats(*first, 24, *second, 24, equal_var=False)
+    assert apply_welch([first], [second]) == pytest.approx((first[0] - second[0], theirs.pvalue))
+    together = apply_welch([first, first], [second, second])  # two of each: the same difference, half the variance
+    assert together[0] == pytest.approx(first[0] - second[0])
+    assert together[1] < theirs.pvalue
 
 
 def test_trend():
@@ -304,7 +357,7 @@ def test_equivalence_is_shown_and_not_supposed(low, high, verdict):
 
 
 def test_nothing_at_all():
-    assert paired_difference([], [])[1:] == (-inf, inf, 0, 0)
+    assert paired_difference([], [])[1:5] == (-inf, inf, 0, 0)
     assert statistics.mean_std([]).seeds == 0
     assert np.isnan(statistics.mean_std([1.0]).std)
 

@@ -48,6 +48,7 @@ class Experiment(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # "smoke", "quick" and "paper" or "full": settings that differ
     unavailable: ClassVar[Mapping[str, str]] = {}  # methods for which a package is missing here, and how to get it
     takes_methods: ClassVar[bool] = True  # whether methods that users register can run in it
+    former: ClassVar[Mapping[int, str]] = {}  # versions whose results are still shown, and what was different in them
     digits: ClassVar[Mapping[str, int]] = {}  # significant ones that are stored of curves, by the outcome's name
     on_gpu: ClassVar[bool] = True  # whether a GPU is of any use; else it runs on the CPU, whatever the device
 

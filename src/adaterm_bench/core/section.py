@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, Literal
 
 Verdict = Literal["reproduced", "not reproduced", "undecided"]
+Owner = Literal["the paper's", "ours"]
+CERTAIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, or of ours, and the interval that decides it: of `what`, which it wants above `bound`.
+    """A claim and the interval that decides it: of `what`, which it wants above `bound`, or below, or within.
 
-    Reproduced if the whole interval is above the bound, not reproduced if it is below, and else undecided; the other
-    way round for a claim that wants it below.
+    Within is from 1 / bound to bound, for ratios. Reproduced if the whole interval is where the claim wants it, not
+    reproduced if the whole of it is elsewhere, and else undecided. Claims of a `family` are decided together: `chance`
+    is then raised as Holm does, and one that is not below 0.05 leaves its claim undecided.
     """
 
     text: str
@@ -41,14 +45,38 @@ class Claim:
     high: float
     bound: float = 0.0
     note: str = ""
-    wants: Literal["above", "below"] = "above"
+    wants: Literal["above", "below", "within"] = "above"
+    place: str = ""
+    """Where it stands in the paper; empty if it is a claim of ours."""
+    family: str = ""
+    """What the paper, or we, say in one sentence, of which this is a part."""
+    evidence: str = ""
+    """What the paper itself has for it."""
+    seeds: int = 0
+    chance: float = nan
+    """The p-value of the bound; NaN if the interval alone decides."""
+
+    @property
+    def whose(self) -> Owner:
+        """Who claims it."""
+        return "the paper's" if self.place else "ours"
 
     @property
     def verdict(self) -> Verdict:
-        """What the interval says."""
+        """What the interval says, unless chance does as much in a family of this size."""
+        if self.chance >= CERTAIN:
+            return "undecided"
+        if self.wants == "within":
+            return self._judge_within()
         if self.low > self.bound or self.high < self.bound:
             return "reproduced" if (self.low > self.bound) == (self.wants == "above") else "not reproduced"
         return "undecided"
+
+    def _judge_within(self) -> Verdict:
+        least, most = 1.0 / self.bound, self.bound
+        if least <= self.low and self.high <= most:
+            return "reproduced"
+        return "not reproduced" if self.low > most or self.high < least else "undecided"
 
 
 @dataclass(frozen=True)

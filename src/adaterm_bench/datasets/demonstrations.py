@@ -27,6 +27,7 @@ from adaterm_bench.models.actor_critic import apply_head, apply_trunk, draw_acti
 FILE, DESCRIPTION = "demonstrations.npy.gz", "demonstrations.json"
 VARIABLE = "ADATERM_DEMONSTRATIONS"
 COMMAND = "python -m adaterm_bench.datasets.demonstrations RESULTS --task TASK --variant VARIANT --out DIR"
+DRAWN = "as drawn"
 TEACHERS, EACH, OF_AMATEUR = 3, 10, 3
 Array = NDArray[np.float32]
 
@@ -55,10 +56,14 @@ class Policy:
         except (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile) as error:
             raise DataError(f"{file} is not a policy of the reinforcement learning: {error}") from error
 
+    def sample(self, state: Array, generator: np.random.Generator) -> Array:
+        """A drawn action, however far it lies from what an environment takes."""
+        location, scale, dof = self.distribution(state)
+        return draw_action(location, scale, float(dof[0]), generator)
+
     def act(self, state: Array, generator: np.random.Generator) -> Array:
         """A drawn action, clipped to what the environment takes."""
-        location, scale, dof = self.distribution(state)
-        return np.clip(draw_action(location, scale, float(dof[0]), generator), -1.0, 1.0)
+        return np.clip(self.sample(state, generator), -1.0, 1.0)
 
     def location(self, state: Array) -> Array:
         """The action in the middle of all, clipped likewise."""
@@ -75,7 +80,10 @@ class Policy:
 
 
 def record(task: str, files: Sequence[Path], episodes: Sequence[int], seed: int) -> dict[str, Any]:
-    """So many episodes of each policy: their steps, and by episode the policy, the length and the return."""
+    """So many episodes of each policy: their steps, and by episode the policy, the length and the return.
+
+    Actions are kept as the policy drew them; the environment gets them clipped.
+    """
     world, steps, episodes_recorded = environments.make(task), [], []
     for number, (file, count) in enumerate(zip(files, episodes, strict=True)):
         policy = Policy(file)
@@ -84,9 +92,9 @@ def record(task: str, files: Sequence[Path], episodes: Sequence[int], seed: int)
             state, done, total, length = world.reset(seed=seed + 1000 * number + turn)[0], False, 0.0, 0
             while not done:
                 state = np.asarray(state, np.float32)
-                action = policy.act(state, generator)
+                action = policy.sample(state, generator)
                 steps.append(np.concatenate([state, action]))
-                state, reward, terminated, truncated, _ = world.step(action)
+                state, reward, terminated, truncated, _ = world.step(np.clip(action, -1.0, 1.0))
                 total, length, done = total + float(reward), length + 1, terminated or truncated
             episodes_recorded.append({"policy": number, "steps": length, "return": round(total, 2)})
     world.close()
@@ -99,7 +107,8 @@ def save(task: str, policies: Sequence[dict[str, Any]], recorded: dict[str, Any]
     np.lib.format.write_array(array, recorded["steps"], (1, 0))
     content = gzip.compress(array.getvalue(), mtime=0)
     describe = {
-        "what": "States and actions of trained policies; the last policy is an amateur",
+        "what": "States of trained policies, and the actions they drew, unclipped; the last policy is an amateur",
+        "actions": DRAWN,
         "task": task,
         "seed": seed,
         "policies": policies,
@@ -123,9 +132,12 @@ def load(folder: Path) -> Demonstrations:
         lengths = [(episode["policy"], episode["steps"]) for episode in about["episodes"]]
         descriptions = _describe_policies(about["policies"], about["episodes"])
         states, checksum, task = int(about["states"]), about["file"]["sha256"], about["task"]
+        drawn = about.get("actions")
         rows = np.lib.format.read_array(io.BytesIO(gzip.decompress(file.read_bytes())))
     except (ValueError, TypeError, KeyError, ArithmeticError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"{folder}: {FILE} and {DESCRIPTION} cannot be read ({error}). Make them again.") from error
+    if drawn != DRAWN:
+        raise DataError(f"{file} has clipped actions, as a former version recorded them. Make it again: {COMMAND}")
     if rows.ndim != 2 or len(rows) != sum(length for _, length in lengths) or rows.shape[1] <= states:
         raise DataError(f"{file} has the shape {rows.shape}, which does not go with {DESCRIPTION}. Make it again.")
     wrong = np.argwhere(~np.isfinite(rows))
@@ -158,14 +170,16 @@ def make_synthetic(seed: int = 0) -> Demonstrations:
         (state, _), done, wrong = world.reset(seed=number), False, number >= 10
         while not done:
             push = (-1.0 if wrong else 1.0) * (2.0 * (1.0 - state[0]) - state[1]) + 0.1 * generator.standard_normal()
-            action = np.clip(np.array([push], np.float32), -1.0, 1.0)
+            action = np.array([push], np.float32)
             rows.append(np.concatenate([state, action]))
             amateur.append(wrong)
-            state, _, terminated, truncated, _ = world.step(action)
+            state, _, terminated, truncated, _ = world.step(np.clip(action, -1.0, 1.0))
             done = terminated or truncated
     table = np.stack(rows)
     descriptions = ("a controller that does well", "one that pushes the wrong way")
-    return Demonstrations("Swing", table[:, :2], table[:, 2:], np.array(amateur), descriptions, f"synthetic {seed}")
+    return Demonstrations(
+        "Swing", table[:, :2], table[:, 2:], np.array(amateur), descriptions, f"synthetic {seed}, as drawn"
+    )
 
 
 def rank_policies(results: Path, task: str, variant: str) -> list[tuple[float, Path, str]]:
@@ -198,27 +212,28 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m adaterm_bench.datasets.demonstrations", description=__doc__)
     parser.add_argument("results", type=Path, help="directory in which `adaterm-bench run rl` has left its results")
     parser.add_argument("--task", default="Ant", choices=list(environments.TASKS))
-    parser.add_argument("--variant", required=True, help="of the algorithm that the teachers are of")
+    parser.add_argument("--variant", required=True, help="of the algorithm that teachers and amateur are of")
     parser.add_argument(
-        "--amateur-variant", metavar="VARIANT", help="that the amateur is of; else that of the teachers"
+        "--amateurs", type=Path, metavar="DIR", help="results that the amateur is of, such as of fewer episodes"
     )
     parser.add_argument("--amateur", metavar="KEY", help="of the trial whose policy is the amateur's; else the worst")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args(words)
     try:
-        if not arguments.results.is_dir():
-            raise DataError(f"There is no directory {arguments.results}.")
-        amateurs = arguments.amateur_variant or arguments.variant
-        good = rank_policies(arguments.results, arguments.task, arguments.variant)
+        amateurs = arguments.amateurs or arguments.results
+        for folder in (arguments.results, amateurs):
+            if not folder.is_dir():
+                raise DataError(f"There is no directory {folder}.")
+        good, bad = (
+            rank_policies(folder, arguments.task, arguments.variant) for folder in (arguments.results, amateurs)
+        )
         teachers = good[:TEACHERS]
-        others = [
-            policy for policy in rank_policies(arguments.results, arguments.task, amateurs) if policy not in teachers
-        ]
+        others = [policy for policy in bad if policy not in teachers]
         if len(teachers) < TEACHERS or not others:
             raise DataError(
                 f"{arguments.results} has too few policies of {arguments.task}: three teachers are needed "
-                f"({arguments.variant}; there are {len(good)}), and an amateur ({amateurs}; there are "
+                f"({arguments.variant}; there are {len(good)}), and an amateur (in {amateurs}; there are "
                 f"{len(others)}). Variants: {_list_variants(arguments.results, arguments.task) or 'none'}. "
                 "`adaterm-bench run rl` keeps policies on this machine, not on Ray."
             )

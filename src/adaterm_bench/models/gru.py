@@ -53,20 +53,29 @@ def walk(
     begins: Tensor,
     memory: Sequence[Tensor],
     advance: Advance = advance,
+    factors: Sequence[float] = (),
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Go along trajectories: means and standard deviations of every next state, and the memory after the last step.
 
     Where an interval `begins` the network sees the true state, and elsewhere its own last sample. The memory is both
-    hidden states and that sample.
+    hidden states and that sample. What flows back into a step's memory from the next is multiplied by its factor.
     """
     means, stds = [], []
     first, second, sample = memory
-    for state, draw, begin in zip(states, noise, begins, strict=True):
+    for place, (state, draw, begin) in enumerate(zip(states, noise, begins, strict=True)):
         inputs = torch.where(begin, state, sample)
         first, second, mean, std, sample = advance(params, inputs, draw, first, second)
         means.append(mean)
         stds.append(std)
+        if factors and factors[place] != 1.0:
+            first, second, sample = (_scale_gradient(tensor, factors[place]) for tensor in (first, second, sample))
     return torch.stack(means), torch.stack(stds), (first, second, sample)
+
+
+def _scale_gradient(value: Tensor, factor: float) -> Tensor:
+    """The same value, whose gradient is multiplied."""
+    still = value.detach()
+    return still + factor * (value - still)
 
 
 def make_memory(params: Sequence[Tensor], samples: int) -> list[Tensor]:

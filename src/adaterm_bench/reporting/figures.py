@@ -94,6 +94,22 @@ def draw_bars(values: Mapping[str, ArrayLike], xlabel: str, *, start: float | No
     return figure
 
 
+def draw_distributions(values: Mapping[str, ArrayLike], xlabel: str) -> "Figure":
+    """How many of each method's runs have at most a value: a step at each, and flat where there are none."""
+    with use_style():
+        figure, axes = _make_axes(xlabel, "share of them below", log=False)
+        for method, runs in values.items():
+            finished = np.asarray(runs, dtype=np.float64).ravel()
+            finished = np.sort(finished[np.isfinite(finished)])
+            if finished.size:
+                look_ = choose_look(method)
+                shares = np.arange(1, finished.size + 1) / finished.size
+                axes.step(finished, shares, where="post", color=look_.colour, linestyle=look_.dash, label=method)
+        if values:
+            axes.legend(fontsize=8)
+    return figure
+
+
 def draw_intervals(values: Mapping[str, Interval], xlabel: str, *, bound: float = 0.0) -> "Figure":
     """An estimate and its interval for each method, beside the bound that decides."""
     with use_style():

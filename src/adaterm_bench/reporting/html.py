@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adaterm_bench.core.section import Claim, Section, Table, Verdict
 from adaterm_bench.reporting.palette import GRID, INK, PAPER
-from adaterm_bench.reporting.text import describe_measurement, summarise
+from adaterm_bench.reporting.text import TITLES, describe_measurement, describe_place, group_claims, summarise
 
 SIGNS: dict[Verdict, str] = {"reproduced": "✓", "not reproduced": "✕", "undecided": "?"}
 NUMBER = re.compile(r"[\u2212+-]?\.?\d|[\u2212-]?∞|no value$|—$|$")
@@ -36,21 +36,29 @@ def render_page(sections: list[Section], pictures: list[list[str]], origin: Sect
 
 
 def _render_summary(sections: list[Section]) -> str:
-    if not any(section.claims for section in sections):
+    groups = group_claims(sections)
+    if not groups:
         return f'<p class="soft">{summarise(sections)}</p>'
-    rows = [
+    places = {id(section): place for place, section in enumerate(sections, 1)}
+    tables = [
+        f"<h2>{TITLES[owner]}</h2>\n"
+        '<table class="claims"><thead><tr><th scope="col">Verdict</th><th scope="col">Claim</th>'
+        '<th scope="col">Measured (interval)</th><td></td></tr></thead>\n<tbody>\n'
+        + "\n".join(_render_row(claim, section.title, places[id(section)]) for section, claim in group)
+        + "\n</tbody></table>"
+        for owner, group in groups.items()
+    ]
+    about = f"<p>{summarise(sections)} The strip shows the interval beside the bound, which is the upright line.</p>"
+    return "\n".join([about, *tables])
+
+
+def _render_row(claim: Claim, title: str, place: int) -> str:
+    paper = f'<p class="note">{_escape_inline(describe_place(claim))}</p>' if claim.place else ""
+    return (
         f'<tr><td>{_render_badge(claim.verdict)}</td><td>{_escape_inline(claim.text)} <span class="soft">'
-        f'(<a href="#part-{place}">{escape(section.title)}</a>)</span></td>'
+        f'(<a href="#part-{place}">{escape(title)}</a>)</span>{paper}</td>'
         f'<td class="value">{_escape_inline(describe_measurement(claim))}</td>'
         f'<td class="strip">{_render_strip(claim)}</td></tr>'
-        for place, section in enumerate(sections, 1)
-        for claim in section.claims
-    ]
-    body = "\n".join(rows)
-    return (
-        f"<p>{summarise(sections)} The strip shows the interval beside the bound, which is the upright line.</p>\n"
-        '<table class="claims"><thead><tr><th scope="col">Verdict</th><th scope="col">Claim</th>'
-        f'<th scope="col">Measured (interval)</th><td></td></tr></thead>\n<tbody>\n{body}\n</tbody></table>'
     )
 
 
@@ -75,8 +83,10 @@ def _render_section(section: Section, place: int, pictures: list[str]) -> str:
 
 
 def _render_claim(claim: Claim) -> str:
-    note = f'<p class="note">{_escape_inline(claim.note)}</p>' if claim.note else ""
-    text = f'<p>{_escape_inline(claim.text)}</p><p class="note">{_escape_inline(describe_measurement(claim))}</p>{note}'
+    notes = [describe_measurement(claim), claim.note, describe_place(claim) if claim.place else "Our claim."]
+    text = f"<p>{_escape_inline(claim.text)}</p>" + "".join(
+        f'<p class="note">{_escape_inline(note)}</p>' for note in notes if note
+    )
     return f'<div class="claim">{_render_badge(claim.verdict)}{text}</div>'
 
 
@@ -128,10 +138,11 @@ def _render_inline_picture(picture: str, label: str) -> str:
 
 def _render_strip(claim: Claim) -> str:
     """The interval beside its bound, without a scale, for the eye to go down the list; endless ends run to the edge."""
-    finite = [value for value in (claim.low, claim.high, claim.estimate, claim.bound) if isfinite(value)]
+    bounds: tuple[float, ...] = (1.0 / claim.bound, claim.bound) if claim.wants == "within" else (claim.bound,)
+    finite = [value for value in (claim.low, claim.high, claim.estimate, *bounds) if isfinite(value)]
     left, right = min(finite), max(finite)
     span = (right - left) or 1.0
-    margin = 0.08 * span if len(finite) == 4 else 0.5 * span  # room for what runs out of the strip
+    margin = 0.08 * span if len(finite) == 3 + len(bounds) else 0.5 * span  # room for what runs out of the strip
     left, right = left - margin, right + margin
 
     def place(value: float) -> float:
@@ -145,11 +156,11 @@ def _render_strip(claim: Claim) -> str:
     if claim.low <= claim.high:
         x1, x2 = place(claim.low), place(claim.high)
         bar = f'<line x1="{x1}" x2="{x2}" y1="10" y2="10" stroke="currentColor" stroke-width="2"/>'
-    x = place(claim.bound)
-    return (
-        '<svg viewBox="0 0 120 20" aria-hidden="true">'
-        f'<line x1="{x}" x2="{x}" y1="1" y2="19" stroke="currentColor" stroke-dasharray="3 2"/>{bar}{dot}</svg>'
+    lines = "".join(
+        f'<line x1="{x}" x2="{x}" y1="1" y2="19" stroke="currentColor" stroke-dasharray="3 2"/>'
+        for x in map(place, bounds)
     )
+    return f'<svg viewBox="0 0 120 20" aria-hidden="true">{lines}{bar}{dot}</svg>'
 
 
 def _render_badge(verdict: Verdict) -> str:

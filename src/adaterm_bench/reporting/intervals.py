@@ -7,12 +7,12 @@ Bootstrap"). Where so few pairs are of one sign by chance more often than the le
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, nan, sqrt
+from math import inf, isnan, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtrit  # what scipy.stats' norm and t are made of, and quicker to import
+from scipy.special import ndtr, ndtri, stdtr, stdtrit  # what scipy.stats' norm and t are made of, and quicker to import
 
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
@@ -21,13 +21,17 @@ FEW = 3  # the interquartile mean of so many values is still their mean
 
 
 class Interval(NamedTuple):
-    """An estimate and its confidence interval, from so many seeds, and how many runs among them diverged."""
+    """An estimate and its confidence interval, from so many seeds, and how many runs among them diverged.
+
+    `chance` is the p-value of the number that the estimate was compared with, where there was one.
+    """
 
     estimate: float
     low: float
     high: float
     seeds: int
     diverged: int = 0
+    chance: float = nan
 
     @property
     def note(self) -> str:
@@ -39,12 +43,17 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How an interval is made; without a generator every call draws the same, without `widen` it is the plain one."""
+    """How an interval is made; without a generator every call draws the same, without `widen` it is the plain one.
+
+    The chance is that of the number `against` which the estimate is compared, and goes with the interval: it is below
+    1 - level where the interval leaves that number out.
+    """
 
     level: float = 0.95
     resamples: int = 10_000
     generator: np.random.Generator | None = None
     widen: bool = True
+    against: float = nan
 
     def __call__(self, rows: Values, statistic: Statistic) -> Interval:
         """The interval of a statistic of (rows × seeds); whole columns are drawn, so what shares a seed stays together.
@@ -65,7 +74,15 @@ class Bootstrap:
         undefined = np.isnan(drawn)
         low = np.sort(np.where(undefined, -inf, drawn))[cut]
         high = np.sort(np.where(undefined, inf, drawn))[self.resamples - 1 - cut]
-        return Interval(estimate, float(low), float(high), seeds)
+        return Interval(estimate, float(low), float(high), seeds, chance=self._find_chance(drawn, seeds))
+
+    def _find_chance(self, drawn: Values, seeds: int) -> float:
+        """The share of draws on the rarer side of the number, twice, and as much larger as the interval is wider."""
+        if isnan(self.against):
+            return nan
+        below, above = (int(np.count_nonzero(side)) for side in (~(drawn > self.against), ~(drawn < self.against)))
+        tail = min((min(below, above) + 1) / (self.resamples + 1), 0.5)  # what has no value is on both sides
+        return 2.0 * (narrow_tail(tail, seeds) if self.widen else tail)
 
 
 def wilson(share: float, count: int, level: float = 0.95) -> Interval:
@@ -96,3 +113,9 @@ def widen_tail(seeds: int, level: float) -> float:
     """The share to cut at each end so that the interval is as wide as Student's would be, and not the normal one."""
     dof = seeds - 1
     return float(ndtr(-stdtrit(dof, (1.0 + level) / 2.0) * sqrt(seeds / dof)))
+
+
+def narrow_tail(tail: float, seeds: int) -> float:
+    """The share at one end of Student's distribution for which `widen_tail` would cut this one."""
+    dof = seeds - 1
+    return float(stdtr(dof, float(ndtri(tail)) * sqrt(dof / seeds)))

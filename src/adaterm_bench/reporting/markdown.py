@@ -3,7 +3,7 @@
 import re
 
 from adaterm_bench.core.section import Claim, Section, Table
-from adaterm_bench.reporting.text import describe_measurement, summarise
+from adaterm_bench.reporting.text import TITLES, describe_measurement, describe_place, group_claims, summarise
 
 
 def render_page(sections: list[Section], names: list[list[str]], origin: Section) -> str:
@@ -15,14 +15,18 @@ def render_page(sections: list[Section], names: list[list[str]], origin: Section
 
 
 def _render_summary(sections: list[Section]) -> list[str]:
-    if not any(section.claims for section in sections):
-        return [summarise(sections)]
-    rows = [
-        [f"**{claim.verdict}**", _escape(claim.text), _escape(section.title), _escape(describe_measurement(claim))]
-        for section in sections
-        for claim in section.claims
-    ]
-    return [summarise(sections), _render_rows(["Verdict", "Claim", "Experiment", "Measured (interval)"], rows)]
+    parts = [summarise(sections)]
+    for owner, group in group_claims(sections).items():
+        columns = ["Verdict", "Claim", "Experiment", "Measured (interval)"]
+        rows = [
+            [f"**{claim.verdict}**", *map(_escape, (claim.text, section.title, describe_measurement(claim)))]
+            for section, claim in group
+        ]
+        if owner == "the paper's":
+            columns.append("In the paper")
+            rows = [[*row, _escape(describe_place(claim))] for row, (_, claim) in zip(rows, group, strict=True)]
+        parts += [f"## {TITLES[owner]}", _render_rows(columns, rows)]
+    return parts
 
 
 def _render_section(section: Section, figures: list[str]) -> list[str]:
@@ -38,8 +42,8 @@ def _render_section(section: Section, figures: list[str]) -> list[str]:
 
 
 def _render_claim(claim: Claim) -> str:
-    note = f" {_escape(claim.note)}" if claim.note else ""
-    return f"- **{claim.verdict}**: {_escape(claim.text)} {_escape(describe_measurement(claim))}{note}"
+    notes = [describe_measurement(claim), claim.note, f"{describe_place(claim)}." if claim.place else "Our claim."]
+    return f"- **{claim.verdict}**: {_escape(claim.text)} {' '.join(_escape(note) for note in notes if note)}"
 
 
 def _render_table(table: Table) -> list[str]:

@@ -1,6 +1,18 @@
-"""The numbers of the paper's tables: mean and standard deviation of 24 trials, by outcome and method."""
+"""The numbers of the paper's tables: mean and standard deviation of 24 trials, by outcome and method.
 
-from adaterm_bench.reporting.text import format_spread
+And what they show: Welch's test needs no more than these numbers.
+"""
+
+from collections.abc import Sequence
+from math import nan, sqrt
+
+from scipy.special import stdtr
+
+from adaterm_bench.reporting.text import format_chance, format_spread
+
+TRIALS = 24
+LOWER = ("prediction_1", "prediction_30")
+"""The outcomes of which lower is better."""
 
 AS_PUBLISHED = "The paper's t-Adam and At-Adam are probably of the released code, which ours are with (as published)."
 
@@ -140,3 +152,38 @@ def find_published(outcome: str, method: str, scale: float = 1.0) -> str:
     """What the paper has for a method, as a text, or nothing; a method as published is the paper's too."""
     numbers = PUBLISHED.get(outcome, {}).get(method.removesuffix(" (as published)"))
     return format_spread(scale * numbers[0], scale * numbers[1]) if numbers else ""
+
+
+def apply_welch(
+    first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]], trials: int = TRIALS
+) -> tuple[float, float]:
+    """The difference of two means, or means of means, and its chance (p-value): each is a mean and a deviation.
+
+    For more than one on a side it is the same test of a contrast, with Welch and Satterthwaite's degrees of freedom.
+    """
+    parts = [(1.0 / len(side), std) for side in (first, second) for _, std in side]
+    variances = [(weight * std) ** 2 / trials for weight, std in parts]
+    apart = sum(mean for mean, _ in first) / len(first) - sum(mean for mean, _ in second) / len(second)
+    if not sum(variances):
+        return apart, nan
+    dof = sum(variances) ** 2 / sum(variance**2 / (trials - 1) for variance in variances)
+    return apart, 2.0 * float(stdtr(dof, -abs(apart) / sqrt(sum(variances))))
+
+
+def describe_evidence(outcome: str, ahead: Sequence[str], behind: Sequence[str]) -> str:
+    """What the paper's own table has for methods that it says are ahead of others, and whether that shows it."""
+    row = PUBLISHED.get(outcome, {})
+    if not all(name in row for name in (*ahead, *behind)):
+        return "figures without numbers"
+    sides = [[row[name] for name in side] for side in (ahead, behind)]
+    apart, chance = apply_welch(sides[0], sides[1])
+    texts = [
+        format_spread(*side[0]) if len(side) == 1 else f"{sum(mean for mean, _ in side) / len(side):.4g} (their mean)"
+        for side in sides
+    ]
+    gain = -apart if outcome in LOWER else apart
+    if gain <= 0.0:
+        verdict = "its own table has it the other way round" if gain < 0.0 else "its own table has a tie"
+    else:
+        verdict = "shown in the paper" if chance < 0.05 else "not shown in the paper either"
+    return f"{texts[0]} against {texts[1]}: {verdict} (Welch, {format_chance(chance)})"

@@ -54,12 +54,22 @@ def _list_claims(sections: list[Section]) -> list[dict[str, Any]]:
         {
             "experiment": section.title,
             "claim": claim.text,
+            "whose": claim.whose,
+            "place": claim.place,
+            "sentence": claim.family or claim.text,
+            "evidence": claim.evidence,
             "verdict": claim.verdict,
+            "seeds": claim.seeds,
             "measured": claim.what,
             "wants": f"{claim.wants} {claim.bound:g}",
             **{
                 name: value if isfinite(value) else None
-                for name, value in (("estimate", claim.estimate), ("low", claim.low), ("high", claim.high))
+                for name, value in (
+                    ("estimate", claim.estimate),
+                    ("low", claim.low),
+                    ("high", claim.high),
+                    ("chance", claim.chance),
+                )
             },
         }
         for section in sections

@@ -36,23 +36,40 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
         experiment, title = widest["made"], f"{widest['experiment']} ({widest['label']})"
         keys = dict.fromkeys(key for plan in plans for keys in plan["keys"].values() for key in keys)
         planned = [results[key] for key in keys if key in results]
-        current = [result for result in planned if result.trial.version == experiment.version]
-        if len(current) < len(planned):
-            complaints.append(f"{title}: {len(planned) - len(current)} results of other versions are not shown")
-        if not current:
-            continue
-        try:
-            section = experiment.section(current)
-        except Exception as error:
-            complaints.append(f"{title} is not shown: its section failed with {_format_error(error)}")
-            continue
         missing = len(keys) - len(planned)
         partly = f" {len(planned)} of {len(keys)} planned trials are done." if missing else ""
-        text = section.text + _describe_changes(experiment) + partly
-        section = replace(section, title=f"{section.title} ({widest['label']})", text=text)
-        entries.append((section, current, widest["experiment"]))
+        versions = (experiment.version, *sorted(experiment.former, reverse=True))
+        others = [result for result in planned if result.trial.version not in versions]
+        if others:
+            complaints.append(f"{title}: {len(others)} results of other versions are not shown")
+        tested: set[str] = set()
+        for version in versions:
+            shown = [result for result in planned if result.trial.version == version]
+            if not shown:
+                continue
+            try:
+                section = experiment.section(shown)
+            except Exception as error:
+                complaints.append(f"{title} is not shown: its section failed with {_format_error(error)}")
+                continue
+            section = _mark_version(section, experiment, version, widest["label"], tested)
+            changes = _describe_changes(experiment) + partly if version == experiment.version else ""
+            tested.update(claim.text for claim in section.claims)
+            entries.append((replace(section, text=section.text + changes), shown, widest["experiment"]))
     entries.sort(key=lambda entry: rank(entry[2]))
     return [(section, planned) for section, planned, _ in entries], complaints
+
+
+def _mark_version(section: Section, experiment: Experiment, version: int, label: str, tested: set[str]) -> Section:
+    """The section with its label; one of a former version says so, and leaves out what a later one has tested."""
+    if version == experiment.version:
+        return replace(section, title=f"{section.title} ({label})")
+    return replace(
+        section,
+        title=f"{section.title} ({label}, version {version})",
+        text=f"Results of a former version of this experiment: {experiment.former[version]}\n\n{section.text}",
+        claims=[claim for claim in section.claims if claim.text not in tested],
+    )
 
 
 def _describe_changes(experiment: Experiment) -> str:

@@ -169,16 +169,17 @@ def a_a_check(
 ) -> Interval:
     """How often a comparison finds a difference between two sets of runs drawn, with replacement, from one method's.
 
-    There is none, so the share of intervals that leave out `null` should be near 0.05 at the level 0.95.
+    There is none, so the share of intervals that leave out `null` should be near 0.05 at the level 0.95. Values may be
+    levels by seeds: then seeds are drawn, with all their levels.
     """
-    array = np.asarray(values, dtype=np.float64).ravel()
+    array = np.asarray(values, dtype=np.float64)
     random = generator or np.random.default_rng(0)
     fewer = Bootstrap(resamples=2_000, generator=random)
     judge = compare or (lambda first, second: paired_difference(first, second, bootstrap=fewer))
     differing = 0
     for _ in range(draws):
-        first, second = array[random.integers(0, array.size, (2, array.size))]
-        interval = judge(first, second)
+        first, second = random.integers(0, array.shape[-1], (2, array.shape[-1]))
+        interval = judge(array[..., first], array[..., second])
         differing += interval.low > null or interval.high < null
     return wilson(differing / draws, draws)
 

@@ -17,13 +17,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="decides every number (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"for {FILE} and {DESCRIPTION}")
+    parser.add_argument(
+        "--flat", action="store_true", help="flat ground, and walks that are easy to predict: as version 1 had them"
+    )
     arguments = parser.parse_args(argv)
     if arguments.seed < 0:
         parser.error(f"--seed must be 0 or more, not {arguments.seed}")
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-        dataset = generate(arguments.seed, COUNTS, _show)
-        save(dataset, arguments.out, arguments.seed)
+        dataset = generate(arguments.seed, COUNTS, _show, arguments.flat)
+        save(dataset, arguments.out, arguments.seed, arguments.flat)
     except MissingError as error:
         print(f"hexapod: {error}", file=sys.stderr)
         return 2

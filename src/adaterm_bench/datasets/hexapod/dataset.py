@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from adaterm_bench.core.files import write_whole
 from adaterm_bench.core.provenance import find_commit, find_versions
 from adaterm_bench.datasets.data import DataError, fingerprint
+from adaterm_bench.datasets.hexapod import ground as grounds
 from adaterm_bench.datasets.hexapod.gait import RANGES, draw_walk
+from adaterm_bench.datasets.hexapod.ground import draw_ground
 from adaterm_bench.datasets.hexapod.robot import TIMESTEP
 from adaterm_bench.datasets.hexapod.simulation import COLUMNS, NOISE, RATE, SETTLING, STEPS, TICK, Recording, simulate
-from adaterm_bench.datasets.hexapod.walking import summarise
+from adaterm_bench.datasets.hexapod.walking import fit_linear, summarise
 
 FILE, DESCRIPTION = "hexapod.npy.gz", "hexapod.json"
 COUNTS = (150, 25, 25)
@@ -42,9 +44,15 @@ class Dataset(NamedTuple):
 
 
 def generate(
-    seed: int, counts: tuple[int, int, int] = COUNTS, progress: Callable[[int], None] = lambda done: None
+    seed: int,
+    counts: tuple[int, int, int] = COUNTS,
+    progress: Callable[[int], None] = lambda done: None,
+    flat: bool = False,
 ) -> Dataset:
-    """Simulate as many trajectories of each kind; what the first ones are does not depend on how many there are."""
+    """Simulate as many trajectories of each kind; what the first ones are does not depend on how many there are.
+
+    On `flat` ground nobody steers, slips or pushes, and sensors are better: walks that are easy to predict.
+    """
     if min(counts) < 1:
         raise ValueError(f"counts must be at least 1 each, not {counts}")
     kinds = []
@@ -52,13 +60,15 @@ def generate(
         recorded = []
         for number in range(count):
             draws = np.random.default_rng([seed, kind, number])
-            recorded.append(simulate(draw_walk(draws), draws))
+            walk, events = draw_walk(draws), np.random.default_rng([seed, kind, number, 1])
+            ground = None if flat else draw_ground(walk, round(SETTLING * RATE) + STEPS, RATE, events)
+            recorded.append(simulate(walk, draws, ground))
             progress(sum(counts[:kind]) + number + 1)
         kinds.append(Recording(*(np.stack(field) for field in zip(*recorded, strict=True))))
     return Dataset(*kinds)
 
 
-def save(dataset: Dataset, folder: Path, seed: int) -> None:
+def save(dataset: Dataset, folder: Path, seed: int, flat: bool = False) -> None:
     """Write the file and its description: the same bytes for the same numbers."""
     rows = np.empty(sum(len(kind.walk) for kind in dataset), ROW)
     for name in COLUMNS:
@@ -67,7 +77,7 @@ def save(dataset: Dataset, folder: Path, seed: int) -> None:
     np.lib.format.write_array(array, rows, (1, 0))
     content = gzip.compress(array.getvalue(), mtime=0)
     write_whole(folder / FILE, content)
-    write_whole(folder / DESCRIPTION, (json.dumps(_describe(dataset, seed, content), indent=1) + "\n").encode())
+    write_whole(folder / DESCRIPTION, (json.dumps(_describe(dataset, seed, content, flat), indent=1) + "\n").encode())
 
 
 def list_states(dataset: Dataset) -> list[NDArray[np.float32]]:
@@ -88,11 +98,12 @@ def load(folder: Path) -> Dataset:
     return Dataset(*(Recording(*(np.ascontiguousarray(part[name]) for name in COLUMNS)) for part in parts))
 
 
-def _describe(dataset: Dataset, seed: int, content: bytes) -> dict[str, Any]:
+def _describe(dataset: Dataset, seed: int, content: bytes, flat: bool) -> dict[str, Any]:
+    states = list_states(dataset)
     units = {"angles": "rad", "references": "rad", "body": "m and rad", "walk": "as in ranges"}
     return {
         "what": "Joint angles of a simulated hexapod that walks with a tripod gait, and the angles its servos are told",
-        "command": _format_command(seed),
+        "command": _format_command(seed) + " --flat" * flat,
         "seed": seed,
         "trajectories": {name: len(kind.walk) for name, kind in dataset._asdict().items()},
         "fields": {
@@ -102,13 +113,27 @@ def _describe(dataset: Dataset, seed: int, content: bytes) -> dict[str, Any]:
         "steps_per_second": RATE,
         "seconds_before_recording": SETTLING,
         "timestep": TIMESTEP,
-        "sensor_noise": {"standard_deviation": NOISE, "resolution": TICK},
+        "sensor_noise": {"standard_deviation": NOISE if flat else grounds.NOISE, "resolution": TICK},
+        "ground": "flat" if flat else _describe_ground(),
         "ranges": {name: limits._asdict() for name, limits in RANGES.items()},
         "walking": {name: summarise(kind) for name, kind in dataset._asdict().items()},
+        "linear_predictor": {
+            f"mean_square_error_of_{horizon}_steps": round(fit_linear(states[0], states[2], horizon), 4)
+            for horizon in (1, 30)
+        },
         "commit": find_commit(),
         "versions": {name: text for name, text in find_versions().items() if name in ("mujoco", "numpy")},
-        "fingerprint": fingerprint(list_states(dataset)),
+        "fingerprint": fingerprint(states),
         "file": {"name": FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
+    }
+
+
+def _describe_ground() -> dict[str, Any]:
+    return {
+        "height": {"standard_deviation": grounds.BUMPS, "breadth": grounds.BREADTH, "highest": grounds.HIGHEST},
+        "ice": {"per_second": grounds.ICE, "seconds": grounds.ICE_LASTS, "friction": grounds.ICE_FRICTION},
+        "pushes": {"per_second": grounds.PUSHES, "seconds": grounds.PUSH_LASTS, "newtons": grounds.PUSH_FORCE},
+        "wanders": {name: wander._asdict() for name, wander in grounds.WANDERS.items()},
     }
 
 

@@ -41,24 +41,42 @@ RANGES = {
 }
 
 
+class Course(NamedTuple):
+    """What of a walk may change on the way, at each time; the phase is in periods."""
+
+    phase: NDArray[np.float64]
+    stride: NDArray[np.float64]
+    direction: NDArray[np.float64]
+    turn: NDArray[np.float64]
+
+
+def keep_course(walk: Walk, times: NDArray[np.float64]) -> Course:
+    """A walk on which nothing changes."""
+    same = (np.full_like(times, number) for number in (walk.stride, walk.direction, walk.turn))
+    return Course(walk.frequency * times + walk.phase, *same)
+
+
 def draw_walk(draws: np.random.Generator) -> Walk:
     """A walk with everything uniform in its range."""
     return Walk(*(draws.uniform(RANGES[name].low, RANGES[name].high) for name in Walk._fields))
 
 
-def plan_angles(walk: Walk, times: NDArray[np.float64], ramp: float) -> NDArray[np.float64]:
+def plan_angles(
+    walk: Walk, times: NDArray[np.float64], ramp: float, course: Course | None = None
+) -> NDArray[np.float64]:
     """The 18 angles that the servos are told at each time; strides grow from nothing to their length in `ramp` seconds.
 
     A foot on the floor moves straight back while the body moves on; it returns through the air on half a sine.
     """
+    course = keep_course(walk, times) if course is None else course
     tripods = np.arange(len(STANCE)) % 2 / 2
-    phase = (walk.frequency * times[:, None] + walk.phase + tripods) % 1.0
+    phase = (course.phase[:, None] + tripods) % 1.0
     swing = np.clip(2 * phase - 1, 0, 1)  # how far a foot is in the air
     along = np.where(phase < 0.5, 0.5 - 2 * phase, -0.5 * np.cos(np.pi * swing))
-    ahead = walk.stride * np.array([np.cos(walk.direction), np.sin(walk.direction)])
-    around = walk.turn * np.stack([-STANCE[:, 1], STANCE[:, 0]], -1)
+    ahead = course.stride[:, None] * np.stack([np.cos(course.direction), np.sin(course.direction)], -1)
+    around = course.turn[:, None, None] * np.stack([-STANCE[:, 1], STANCE[:, 0]], -1)
     size = np.minimum(times / ramp, 1.0)[:, None]
     feet = np.empty((len(times), len(STANCE), 3))
-    feet[..., :2] = STANCE + (size * along)[..., None] * (ahead + around)
+    feet[..., :2] = STANCE + (size * along)[..., None] * (ahead[:, None] + around)
     feet[..., 2] = size * walk.lift * np.sin(np.pi * swing) - walk.height
     return solve_angles(feet)

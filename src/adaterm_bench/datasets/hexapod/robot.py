@@ -54,12 +54,15 @@ def solve_angles(feet: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([coxa, femur, knee - np.pi], -1).reshape(*feet.shape[:-2], len(JOINTS))
 
 
-def mjcf() -> str:
-    """The robot on a floor, as MuJoCo reads it: 2.4 kg, of which the body weighs 1.2 kg and a leg 0.2 kg.
+def mjcf(cells: int = 0, side: float = 0.0, highest: float = 0.0) -> str:
+    """The robot on a floor, as MuJoCo reads it: on a plane, or on a grid of cells whose heights are set later.
+
+    The robot weighs 2.4 kg, of which the body weighs 1.2 kg and a leg 0.2 kg.
 
     Only feet and body touch the floor, and the floor alone decides the friction. The servos are as strong and as fast
     as those that robots of this size have: they sag under the weight and lag behind what they are told.
     """
+    floor = 'type="hfield" hfield="ground"' if cells else 'type="plane" size="0 0 1"'
     return f"""
 <mujoco model="hexapod">
   <compiler angle="radian" autolimits="true"/>
@@ -75,6 +78,7 @@ def mjcf() -> str:
     <texture name="tiles" type="2d" builtin="checker" rgb1="0.93 0.94 0.96" rgb2="0.85 0.87 0.90" width="256"
              height="256"/>
     <material name="tiles" texture="tiles" texrepeat="5 5" texuniform="true"/>
+    {f'<hfield name="ground" nrow="{cells}" ncol="{cells}" size="{side / 2} {side / 2} {highest} 0.1"/>' * bool(cells)}
   </asset>
   <default>
     <geom contype="0" conaffinity="0"/>
@@ -84,7 +88,7 @@ def mjcf() -> str:
   </default>
   <worldbody>
     <light mode="trackcom" pos="-0.3 -0.4 2" dir="0.15 0.2 -1" cutoff="90" diffuse="0.4 0.4 0.4" specular="0 0 0"/>
-    <geom name="floor" type="plane" size="0 0 1" material="tiles" conaffinity="1" priority="1"/>
+    <geom name="floor" {floor} material="tiles" conaffinity="1" priority="1"/>
     <body name="body" pos="0 0 0.12">
       <freejoint/>
       <geom class="touching" type="box" size="0.13 0.055 0.02" mass="1.0" rgba="0.22 0.25 0.32 1"/>

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adaterm_bench.datasets.hexapod import ground as grounds
 from adaterm_bench.datasets.hexapod.gait import Walk, plan_angles
+from adaterm_bench.datasets.hexapod.ground import Ground
 from adaterm_bench.datasets.hexapod.robot import FOOT, JOINTS, TIMESTEP, mjcf
 
 RATE = 50  # how often a second angles are recorded and servos are told new ones
@@ -46,35 +48,43 @@ def mujoco() -> Any:
 
 
 @cache
-def model() -> Any:
+def model(uneven: bool = False) -> Any:
     """The robot and its floor."""
-    return mujoco().MjModel.from_xml_string(mjcf())
+    floor = (grounds.CELLS, grounds.SIDE, grounds.HIGHEST) if uneven else ()
+    return mujoco().MjModel.from_xml_string(mjcf(*floor))
 
 
-def simulate(walk: Walk, draws: np.random.Generator) -> Recording:
-    """Walk, and record once the gait is steady; what is drawn is the sensors' noise."""
-    before = round(SETTLING * RATE)
-    targets = _round_ticks(plan_angles(walk, np.arange(before + STEPS) / RATE, RAMP))
-    data = _standing(walk, targets[0])
+def simulate(walk: Walk, draws: np.random.Generator, ground: Ground | None = None) -> Recording:
+    """Walk, and record once the gait is steady; what is drawn is the sensors' noise. Without a ground it is flat."""
+    before, world = round(SETTLING * RATE), model(ground is not None)
+    course = None if ground is None else ground.course
+    targets = _round_ticks(plan_angles(walk, np.arange(before + STEPS) / RATE, RAMP, course))
+    data = _standing(walk, targets[0], world, ground)
     angles, body = np.empty_like(targets), np.empty((len(targets), len(COLUMNS["body"])))
     for step, target in enumerate(targets):
         angles[step], body[step] = data.qpos[7:], _read_pose(data)
         data.ctrl[:] = target
-        mujoco().mj_step(model(), data, round(1 / RATE / TIMESTEP))
+        if ground is not None:
+            world.geom("floor").friction[0] = grounds.ICE_FRICTION if ground.ice[step] else walk.friction
+            data.body("body").xfrc_applied[:2] = ground.pushes[step]
+        mujoco().mj_step(world, data, round(1 / RATE / TIMESTEP))
     body[:, 3] = np.unwrap(body[:, 3])
-    measured = _round_ticks(angles + draws.normal(0.0, NOISE, angles.shape))
+    noise = NOISE if ground is None else grounds.NOISE
+    measured = _round_ticks(angles + draws.normal(0.0, noise, angles.shape))
     return Recording(
         *(np.asarray(column, np.float32) for column in (measured[before:], targets[before:], body[before:], walk))
     )
 
 
-def _standing(walk: Walk, angles: NDArray[np.float64]) -> Any:
-    """A fresh state of the simulation, with the feet on a floor of the walk's friction."""
-    model().geom("floor").friction[0] = walk.friction
-    data = mujoco().MjData(model())
-    data.qpos[2] = walk.height + FOOT
+def _standing(walk: Walk, angles: NDArray[np.float64], world: Any, ground: Ground | None) -> Any:
+    """A fresh state of the simulation, with the feet on a floor of the walk's friction, or just above its bumps."""
+    world.geom("floor").friction[0] = walk.friction
+    if ground is not None:
+        world.hfield_data[:] = (ground.heights / grounds.HIGHEST).ravel()
+    data = mujoco().MjData(world)
+    data.qpos[2] = walk.height + FOOT + (0.0 if ground is None else grounds.HIGHEST)
     data.qpos[7:] = angles
-    mujoco().mj_forward(model(), data)
+    mujoco().mj_forward(world, data)
     return data
 
 

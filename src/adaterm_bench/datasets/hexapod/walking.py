@@ -29,6 +29,23 @@ def measure(recording: Recording) -> dict[str, NDArray[np.float64]]:
     }
 
 
+def fit_linear(train: NDArray[np.float32], test: NDArray[np.float32], horizon: int) -> float:
+    """How hard it is to predict: the mean square error of a linear predictor, of standardised states.
+
+    It sees states of the last half second, is fitted by ridge regression, and knows nothing of any optimizer.
+    """
+    mean, std = train.mean((0, 1), dtype=np.float64), train.std((0, 1), dtype=np.float64)
+    std = np.maximum(std, 1e-6)
+    lags, pairs = (0, 1, 2, 4, 8, 16, 24), []
+    for states in ((train - mean) / std, (test - mean) / std):
+        places = range(lags[-1], states.shape[1] - horizon, 3)
+        seen = np.concatenate([np.concatenate([states[:, at - lag] for lag in lags], 1) for at in places])
+        pairs.append((np.pad(seen, ((0, 0), (0, 1)), constant_values=1.0), states[:, [at + horizon for at in places]]))
+    (inputs, targets), (unseen, truths) = ((seen, after.swapaxes(0, 1).reshape(len(seen), -1)) for seen, after in pairs)
+    weights = np.linalg.solve(inputs.T @ inputs + 30.0 * np.eye(inputs.shape[1]), inputs.T @ targets)
+    return float(np.mean((unseen @ weights - truths) ** 2))
+
+
 def summarise(recording: Recording) -> dict[str, dict[str, float]]:
     """The least, the mean and the greatest of each measure over the trajectories."""
     return {

@@ -20,7 +20,7 @@ from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.datasets import demonstrations, environments
 from adaterm_bench.datasets.data import DataError, check_same_data
 from adaterm_bench.datasets.demonstrations import VARIABLE, Demonstrations
-from adaterm_bench.methods import PAPER_METHODS, make_stepper
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS, make_stepper
 from adaterm_bench.models.networks import make_repeatable, make_weights
 
 LEAST = 1e-3  # of a standard deviation
@@ -35,9 +35,13 @@ class Distillation(Experiment):
 
     name: ClassVar[str] = "distillation"
     title: ClassVar[str] = "Policy distillation"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
+    former: ClassVar[dict[int, str]] = {
+        1: "actions were recorded as the simulator clipped them, so that half of the teachers' were ±1; the amateur "
+        "was of another variant of the algorithm than the teachers; ten test episodes."
+    }
     digits: ClassVar[dict[str, int]] = {"losses": 5}
-    methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
+    methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "source": "synthetic", "epochs": 2, "test_episodes": 2},
         "quick": {"seeds": 2, "epochs": 5, "test_episodes": 2},
@@ -53,7 +57,7 @@ class Distillation(Experiment):
     lr: float = setting(1e-3, "learning rate", least=0)
     weight_decay: float = setting(1e-4, "L2, added to the gradient", least=0)
     hidden: tuple[int, ...] = setting((32, 32), "widths of the hidden layers", least=1)
-    test_episodes: int = setting(10, "episodes to test a student in", least=1)
+    test_episodes: int = setting(50, "episodes to test a student in", least=1)
 
     def conditions(self) -> list[dict[str, Any]]:
         """With the amateur, or without."""

@@ -4,26 +4,32 @@ from math import isfinite, nan
 
 import numpy as np
 
-from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.datasets.data import DataError
+from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
+from adaterm_bench.reporting.claims import correct_families, tabulate_checks
 from adaterm_bench.reporting.comparison import (
-    CLAIMED,
     HOW,
     OURS,
+    RIVALS,
     compare_in_pairs,
     describe_change,
     describe_middle,
     describe_spread,
     group_by_method,
-    pair_methods,
+    list_by_seed,
     pair_outcomes,
 )
+from adaterm_bench.reporting.intervals import Values
+from adaterm_bench.reporting.orders import check_means, claim_orders
 from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, find_published
-from adaterm_bench.reporting.statistics import mean, mean_std, paired_difference
+from adaterm_bench.reporting.statistics import mean_std
 from adaterm_bench.reporting.text import format_number
 
+SHOWN = (*RIVALS, OURS)
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 COLUMNS = {"without": "distillation_without_amateur", "with": "distillation_with_amateur"}
 
 
@@ -40,10 +46,23 @@ def section(results: list[Result]) -> Section:
         "the teachers' task. The teachers are ours, so that the order of methods can be compared with the paper's, and "
         f"returns cannot. The teachers: {'; '.join(teachers)}. The amateur: {amateur}. The demonstrations' fingerprint "
         f"is {data[0]}.",
-        tables=[table for case in cases for table in (_make_table(results, case), *_compare_pairs(results, case))]
-        + _tabulate_costs(results),
-        figures=[_draw_returns(results, case) for case in cases],
-        claims=[claim for case in cases for claim in _make_claims(results, case)],
+        tables=[
+            table
+            for case in cases
+            for table in (_make_table(results, case), _tabulate_tests(results, case), *_compare_pairs(results, case))
+        ]
+        + _tabulate_costs(results)
+        + tabulate_checks(
+            {
+                f"mean returns, {case} the amateur": check_means(COLUMNS[case], returns)
+                for case in cases
+                if (returns := _list_by_seed(results, case).get(OURS))
+            }
+        ),
+        figures=[figure for case in cases for figure in (_draw_returns(results, case), _draw_tests(results, case))],
+        claims=correct_families(
+            claim for case in cases for claim in claim_orders(COLUMNS[case], _list_by_seed(results, case))
+        ),
     )
 
 
@@ -112,12 +131,47 @@ def _draw_returns(results: list[Result], case: str) -> Figure:
     )
 
 
-def _make_claims(results: list[Result], case: str) -> list[Claim]:
-    claims = []
-    for rival in CLAIMED:
-        ours, theirs = pair_methods(results, "return", OURS, rival, amateur=case)
-        if len(ours):
-            difference = paired_difference(ours, theirs, mean, better="higher")
-            text = f"{_name_case(case)}, AdaTerm's students have a higher return than those of {rival}."
-            claims.append(Claim(text, "mean difference", *difference[:3], note=difference.note))
-    return claims
+def _list_tests(runs: list[Result]) -> Values:
+    """Every test episode of every student that has any."""
+    tests = np.concatenate([np.asarray(result.outcome["test_returns"], dtype=np.float64) for result in runs])
+    return np.asarray(tests[np.isfinite(tests)])
+
+
+def _tabulate_tests(results: list[Result], case: str) -> Table:
+    """Returns come in humps, of ants that walk and ants that do not: a mean lies between them."""
+    groups = {method: _list_tests(runs) for method, runs in group_by_method(results, amateur=case).items()}
+    best = max((float(tests.max()) for tests in groups.values() if tests.size), default=nan)
+    rows = []
+    for method, tests in groups.items():
+        if tests.size:
+            shares = np.quantile(tests, QUANTILES)
+            walked = [
+                float(np.mean(np.asarray(result.outcome["test_returns"]) > best / 2))
+                for result in group_by_method(results, amateur=case)[method]
+            ]
+            rows.append(
+                [method, str(tests.size), *map(format_number, shares), describe_middle(np.array(walked), "higher")]
+            )
+    columns = ["method", "episodes", *(f"{100 * share:g} % below" for share in QUANTILES), "share that walks"]
+    note = (
+        "All test episodes of all students: the returns below which so many of them lie. Walks: a return above half of "
+        f"the best of all, {format_number(best / 2)}; the interquartile mean of the students' shares. {HOW}"
+    )
+    return Table(f"{_name_case(case)}: returns of single episodes", columns, rows, note)
+
+
+def _draw_tests(results: list[Result], case: str) -> Figure:
+    groups = {
+        method: _list_tests(runs)
+        for method, runs in group_by_method(results, amateur=case).items()
+        if method in SHOWN or method not in PAPER_METHODS
+    }
+    return Figure(
+        f"{_name_case(case)}: single episodes",
+        lambda: figures.draw_distributions(groups, "return"),
+        "The share of test episodes with at most a return: steep where a hump is. Of some methods only.",
+    )
+
+
+def _list_by_seed(results: list[Result], case: str) -> dict[str, dict[int, float]]:
+    return list_by_seed(group_by_method(results, amateur=case), "return")

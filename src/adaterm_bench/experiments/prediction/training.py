@@ -1,4 +1,9 @@
-"""Truncated back-propagation through time: recurrent networks of many trials learn trajectories in segments."""
+"""Truncated back-propagation through time: recurrent networks of many trials learn trajectories in segments.
+
+Segments end by chance, as Tallec and Ollivier have it ("Unbiasing Truncated Backpropagation Through Time", 2017): the
+longer one is, the less likely it ends next. What flows back past a place where a segment might have ended, and did not,
+is multiplied by the inverse of that chance, so that the gradient is in the mean that of whole trajectories.
+"""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +17,9 @@ from adaterm_bench.methods import make_stepper
 from adaterm_bench.models.gru import Advance, advance, make_memory, make_weights, measure_surprise, walk
 from adaterm_bench.models.networks import make_repeatable
 
-UNIT = 5
-LENGTHS = range(15, 50, UNIT)  # of segments: 30 on average, but for the last of a trajectory
+UNIT = 10  # steps between places where a segment may end: a GPU's graphs are of each length that there is
+MEAN = 30  # steps of a segment, but for the last of a trajectory
+ALPHA = 4.0  # how fast long segments become rare: like the length to the power of this, less one
 
 
 class Training:
@@ -32,9 +38,9 @@ class Training:
         self.stepper = make_stepper(method, self.params, lr)
         self.advance = _compile_advance() if train.is_cuda else advance
         shape = (len(seeds), batch_size, train.shape[2])
-        self.states = train.new_zeros(LENGTHS[-1] + 1, *shape)
-        self.noise = train.new_zeros(LENGTHS[-1], *shape)
-        self.begins = torch.zeros(LENGTHS[-1], dtype=torch.bool, device=train.device)
+        self.states = train.new_zeros(self.steps + 1, *shape)
+        self.noise = train.new_zeros(self.steps, *shape)
+        self.begins = torch.zeros(self.steps, dtype=torch.bool, device=train.device)
         self.memory = make_memory(self.params, batch_size)
         self.total = train.new_zeros(len(seeds))
         self.repeated: dict[int, Callable[[], None]] = {}
@@ -64,7 +70,7 @@ class Training:
 
     def restore(self, saved: Sequence[Tensor]) -> None:
         """Go on from such a state."""
-        self._step(LENGTHS[0])  # makes state, to be replaced
+        self._step(UNIT)  # makes state, to be replaced
         self.fresh = False
         with torch.no_grad():
             for tensor, value in zip(self.state(), saved, strict=True):
@@ -97,7 +103,8 @@ class Training:
 
     def _step(self, length: int) -> None:
         states, noise, begins = self.states[:length], self.noise[:length], self.begins[:length]
-        means, stds, memory = walk(self.params, states, noise, begins, self.memory, self.advance)
+        factors = list_factors(length)
+        means, stds, memory = walk(self.params, states, noise, begins, self.memory, self.advance, factors)
         loss = measure_surprise(means, stds, self.states[1 : length + 1]).sum((0, 3)).mean(1)
         for parameter, gradient in zip(self.params, torch.autograd.grad(loss.sum(), self.params), strict=True):
             parameter.grad = gradient
@@ -107,10 +114,10 @@ class Training:
             for old, new in zip(self.memory, memory, strict=True):
                 old.copy_(new)
 
-    def error(self, states: Tensor, noise: Tensor) -> Tensor:
-        """The mean square error of samples at the last step of whole intervals, by trial."""
+    def error(self, states: Tensor, noise: Tensor, params: Sequence[Tensor] = ()) -> Tensor:
+        """The mean square error of samples at the last step of whole intervals, by trial; of others if given."""
         steps = (len(states) - 1) // self.horizon * self.horizon
-        samples = predict(self.params, states[: steps + 1], noise[:steps], self.horizon)
+        samples = predict(params or self.params, states[: steps + 1], noise[:steps], self.horizon)
         last = slice(self.horizon - 1, None, self.horizon)
         return (samples[last] - states[1:, None][last]).square().mean((0, 2, 3))
 
@@ -127,10 +134,44 @@ def predict(params: Sequence[Tensor], states: Tensor, noise: Tensor, horizon: in
 def cut_segments(steps: int, epoch: int, batch: int) -> list[int]:
     """The lengths of the segments that a batch of trajectories is learnt in, the same for every trial."""
     draws = np.random.default_rng([epoch, batch])
-    lengths: list[int] = []
-    while left := steps - sum(lengths):
-        lengths.append(min(int(draws.choice(LENGTHS)), left))
+    lengths = [UNIT]
+    while sum(lengths) < steps:
+        if draws.uniform() < find_chance(lengths[-1]):
+            lengths.append(UNIT)
+        else:
+            lengths[-1] += UNIT
     return lengths
+
+
+def find_chance(length: int) -> float:
+    """That a segment ends, where it may, after so many steps."""
+    return (ALPHA - 1.0) / ((ALPHA - 2.0) * SCALE + length / UNIT)
+
+
+def list_factors(length: int) -> list[float]:
+    """By which to multiply what flows back into each step of a segment from the next one; the last has none."""
+    return [
+        1.0 / (1.0 - find_chance(step)) if step % UNIT == 0 and step < length else 1.0 for step in range(1, length + 1)
+    ]
+
+
+def _measure_mean(scale: float) -> float:
+    """The mean length of a segment of an endless trajectory, in units, with chances of this scale."""
+    lengths = np.arange(1, 100_000)
+    survive = np.cumprod(1.0 - (ALPHA - 1.0) / ((ALPHA - 2.0) * scale + lengths))
+    return 1.0 + float(survive.sum())
+
+
+def _find_scale() -> float:
+    """The scale with which segments have their mean length, by bisection."""
+    low, high = 1.0, 2.0 * MEAN / UNIT
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _measure_mean(middle) < MEAN / UNIT else (low, middle)
+    return high
+
+
+SCALE = _find_scale()
 
 
 def make_generator(*numbers: int) -> torch.Generator:

@@ -11,7 +11,7 @@ from torch import Tensor
 from adaterm_bench.core.experiment import Experiment, Progress, grid, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
-from adaterm_bench.methods import PAPER_METHODS, make_stepper
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS, make_stepper
 from adaterm_bench.models.networks import apply_perceptron, make_repeatable, make_weights
 
 
@@ -28,7 +28,7 @@ class Regression(Experiment):
     title: ClassVar[str] = "Regression with noisy samples"
     version: ClassVar[int] = 1
     digits: ClassVar[dict[str, int]] = {"errors": 4}
-    methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
+    methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "samples": 300, "noises": (0.0, 0.5)},
         "quick": {"seeds": 10, "samples": 20_000, "noises": (0.0, 0.1, 0.5, 1.0)},

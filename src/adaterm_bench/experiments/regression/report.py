@@ -1,17 +1,36 @@
 """What the report shows of the regression."""
 
-from math import inf
+from functools import partial
+from math import nan
 
 from adaterm_bench.core.section import Claim, Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
+from adaterm_bench.reporting.claims import FEWER, Check, Sentence, correct_families, make_claim, tabulate_checks
 from adaterm_bench.reporting.comparison import RIVALS, compare_at_levels
+from adaterm_bench.reporting.intervals import Bootstrap, Interval
+from adaterm_bench.reporting.pooling import pooled_ratio
 from adaterm_bench.reporting.selection import Grid, select
-from adaterm_bench.reporting.statistics import mean_std, median, quartiles, ratio_interval, trend
+from adaterm_bench.reporting.statistics import mean_std, median, quartiles, trend
+from adaterm_bench.reporting.text import format_number
 
 MAIN = (*RIVALS, "AdaTerm")
+NOT_ROBUST, ROBUST = RIVALS[:3], (*RIVALS[3:], "t-Adam (as published)", "At-Adam (as published)")
 ON_PAR = 1.5
+LEAST = 0.1  # share of noisy samples from which methods are compared
+
+MORE_ROBUST = Sentence(
+    "AdaTerm is even more robust than t-Adam and At-Adam.", "section 5.2, figure 10", "a figure without numbers"
+)
+CONSTANT = Sentence(
+    "AdaTerm's test loss is almost constant over all noise ratios.",
+    "section 5.2, figure 10",
+    "a figure without numbers",
+)
+PAR = Sentence("AdaTerm2 is on par with AdaTerm on the regression.", "appendix H", "a figure without numbers")
+BELOW_PLAIN = Sentence("On noisy samples AdaTerm is ahead of methods that are not robust.")
+BELOW_VARIANTS = Sentence("On noisy samples AdaTerm is ahead of its variants.")
 
 
 def section(results: list[Result]) -> Section:
@@ -19,7 +38,14 @@ def section(results: list[Result]) -> Section:
     errors = select(results, "error", "noise", list(PAPER_METHODS))
     dofs = select(results, "dof", "noise", list(PAPER_METHODS))
     variants = tuple(method for method in _list_variants(errors) if method != "AdaTerm")
-    claims = [*claim_below(errors), *claim_below(errors, variants), *_claim_on_par(errors), *_claim_dof_falls(dofs)]
+    claims = [
+        *claim_below(errors, ROBUST, MORE_ROBUST),
+        *_claim_constant(errors),
+        *_claim_on_par(errors),
+        *claim_below(errors, NOT_ROBUST, BELOW_PLAIN),
+        *claim_below(errors, variants, BELOW_VARIANTS),
+        *_claim_dof_falls(dofs),
+    ]
     return Section(
         "Regression",
         "A curve is learnt in one pass over samples, of which a share has noise with a Student's t-distribution of one "
@@ -31,13 +57,14 @@ def section(results: list[Result]) -> Section:
                 "Test error", errors, [*(level for level in errors.levels if level == 0.1), *errors.levels[-1:]]
             ),
             table_errors("Median degrees of freedom of the tensors", dofs, 4),
+            *check_levels(errors),
         ],
         figures=[
             draw_errors("Test error", errors, "mean square error", MAIN),
             draw_errors("Test error of AdaTerm's variants", errors, "mean square error", _list_variants(errors)),
             draw_errors("Degrees of freedom", dofs, "median dof", ("AdaTerm", "Large init", "AdaTerm2")),
         ],
-        claims=claims,
+        claims=correct_families(claims),
     )
 
 
@@ -60,6 +87,15 @@ def table_errors(title: str, grid: Grid, digits: int = 2) -> Table:
     return Table(title, ["method", *(f"{100 * level:g} %" for level in grid.levels)], rows, note)
 
 
+def check_levels(grid: Grid) -> list[Table]:
+    """What the claims' statistic finds of AdaTerm beside itself."""
+    noisy = [place for place, level in enumerate(grid.levels) if level >= LEAST]
+    if "AdaTerm" not in grid.values or not noisy:
+        return []
+    check = Check(grid.values["AdaTerm"][noisy], partial(pooled_ratio, bootstrap=FEWER), 1.0)
+    return tabulate_checks({f"errors, {_format_levels(grid, noisy).lower()}": check})
+
+
 def draw_errors(title: str, grid: Grid, ylabel: str, methods: tuple[str, ...]) -> Figure:
     """Some methods, and those that are not of the paper, against the noise level."""
     values = {
@@ -73,51 +109,61 @@ def draw_errors(title: str, grid: Grid, ylabel: str, methods: tuple[str, ...]) -
     )
 
 
-def claim_below(grid: Grid, rivals: tuple[str, ...] = RIVALS, where: str = "") -> list[Claim]:
-    """One claim for each rival: of the ratios at all noisy levels the least."""
-    claims, levels = [], [level for level in grid.levels if level >= 0.1]
+def claim_below(grid: Grid, rivals: tuple[str, ...], sentence: Sentence, where: str = "") -> list[Claim]:
+    """One claim for each rival: the ratio over all noisy levels at once."""
+    claims, noisy = [], [place for place, level in enumerate(grid.levels) if level >= LEAST]
     for rival in rivals:
-        if not levels or not {rival, "AdaTerm"} <= set(grid.values):
+        if not noisy or not {rival, "AdaTerm"} <= set(grid.values):
             continue
-        ratios = [ratio_interval(grid.at(rival, level), grid.at("AdaTerm", level), median) for level in levels]
-        estimate, low, high = (min(ratio[place] for ratio in ratios) for place in range(3))
-        text = f"AdaTerm's test error is below that of {rival} {_format_levels(levels)}{where}."
-        what = f"median error of {rival}, in AdaTerm's, at the worst level"
-        claims.append(Claim(text, what, estimate, low, high, bound=1.0, note=ratios[0].note))
+        ratio = _compare_levels(grid, rival, noisy)
+        each = {grid.levels[place]: _compare_levels(grid, rival, [place]).estimate for place in noisy}
+        least = min(each, key=lambda level: each[level])
+        text = f"{_format_levels(grid, noisy)}{where}, AdaTerm's test error is below that of {rival}."
+        what = f"error of {rival} in AdaTerm's, geometric mean over noise levels and seeds"
+        note = f"least at {100 * least:g} % noise: {format_number(each[least])}"
+        claims.append(make_claim(sentence, text, what, ratio, bound=1.0, note=note))
     return claims
 
 
-def _format_levels(levels: list[float]) -> str:
+def _compare_levels(grid: Grid, rival: str, places: list[int]) -> Interval:
+    first, second = (grid.values[method][places] for method in (rival, "AdaTerm"))
+    return pooled_ratio(first, second, bootstrap=Bootstrap(against=1.0))
+
+
+def _format_levels(grid: Grid, places: list[int]) -> str:
     """Which levels were looked at."""
-    if len(levels) == 1:
-        return f"with {100 * levels[0]:g} % noise"
-    return f"at every noise level from {100 * levels[0]:g} % to {100 * levels[-1]:g} %"
+    first, last = (f"{100 * grid.levels[place]:g} %" for place in (places[0], places[-1]))
+    return f"With {first} noise" if first == last else f"From {first} to {last} noise"
+
+
+def _claim_constant(grid: Grid) -> list[Claim]:
+    if "AdaTerm" not in grid.values or grid.levels[:1] != [0.0] or len(grid.levels) < 2:
+        return []
+    values = grid.values["AdaTerm"]
+    ratio = pooled_ratio(values[-1], values[0])
+    text = f"AdaTerm's test error is almost constant from 0 to {100 * grid.levels[-1]:g} % noise."
+    what = "its error with most noise in that without, geometric mean over seeds"
+    note = "The bound is ours: twice is almost constant"
+    return [make_claim(CONSTANT, text, what, ratio, bound=2.0, wants="within", note=note)]
 
 
 def _claim_on_par(grid: Grid) -> list[Claim]:
-    levels = [level for level in grid.levels if level >= 0.1]
-    if not levels or not {"AdaTerm2", "AdaTerm"} <= set(grid.values):
+    noisy = [place for place, level in enumerate(grid.levels) if level >= LEAST]
+    if not noisy or not {"AdaTerm2", "AdaTerm"} <= set(grid.values):
         return []
-    ratios = [ratio_interval(grid.at("AdaTerm2", level), grid.at("AdaTerm", level), median) for level in levels]
-    apart = [_measure_factor(*ratio[:3]) for ratio in ratios]
-    estimate, low, high = (max(factors[place] for factors in apart) for place in range(3))
-    text = f"AdaTerm2 is on par with AdaTerm: they differ by less than a factor of {ON_PAR} {_format_levels(levels)}."
-    what = "factor between the median errors, at the worst level"
-    return [Claim(text, what, estimate, low, high, bound=ON_PAR, note=ratios[0].note, wants="below")]
-
-
-def _measure_factor(estimate: float, low: float, high: float) -> tuple[float, float, float]:
-    """A ratio and its interval as factors above 1, whichever side is larger."""
-    factors = [inf if ratio <= 0.0 else max(ratio, 1.0 / ratio) for ratio in (estimate, low, high)]
-    return factors[0], 1.0 if low <= 1.0 <= high else min(factors[1:]), max(factors[1:])
+    ratio = _compare_levels(grid, "AdaTerm2", noisy)._replace(chance=nan)
+    text = f"{_format_levels(grid, noisy)}, AdaTerm2 is on par with AdaTerm: within a factor of {ON_PAR}."
+    what = "AdaTerm2's error in AdaTerm's, geometric mean over noise levels and seeds"
+    return [make_claim(PAR, text, what, ratio, bound=ON_PAR, wants="within", note="The factor is ours")]
 
 
 def _claim_dof_falls(grid: Grid) -> list[Claim]:
     if "AdaTerm" not in grid.values or len(grid.levels) < 2:
         return []
     values = grid.values["AdaTerm"]
-    correlation = trend(grid.levels, values)
+    correlation = trend(grid.levels, values, bootstrap=Bootstrap(against=0.0))
     first, last = (float(median(value)) for value in (values[0], values[-1]))
-    note = f"From {first:.4f} to {last:.4f}; the least value there is is 1."
+    note = f"From {first:.4f} to {last:.4f}; the least value there is is 1"
     text = "AdaTerm's degrees of freedom fall as the share of noisy samples rises."
-    return [Claim(text, "rank correlation of noise and dof", *correlation[:3], note=note, wants="below")]
+    what = "rank correlation of noise and dof"
+    return [make_claim(Sentence(text), text, what, correlation, note=note, wants="below")]

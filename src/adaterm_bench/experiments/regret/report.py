@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from adaterm_bench.core.section import Claim, Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.experiments.regret.problems import PROBLEMS
+from adaterm_bench.reporting.claims import Sentence, correct_families, make_claim
 from adaterm_bench.reporting.intervals import Bootstrap, Interval
 from adaterm_bench.reporting.statistics import trend
 
@@ -19,6 +20,11 @@ METHODS = (*BOUNDED, "Adam", "AMSGrad")
 MARGIN = 0.05  # by how much a fitted exponent may miss 1/2: logarithms look like small powers
 LATE = 10  # exponents are fitted from the last time over this on
 FEWER = Bootstrap(resamples=2_000)
+BOTH = ("AdaTerm", "No robustness")
+RANGE = "Interval: the least and the largest of all problems, seeds and times."
+BOUND_HOLDS = Sentence("The regret is below the printed bound.", "section 4.5.1; appendix A", "a proof")
+BOUND_GROWS = Sentence("The printed bound is O(√T).", "section 4.5.1", "stated without a proof")
+REGRET_GROWS = Sentence("In the worst case the regret is O(√T).", "section 4.5.1", "from the bound")
 
 TEXT = """
 Points in a box pay convex losses, and move by step sizes alpha / sqrt(t), as the theorem has it. The regret is what
@@ -62,7 +68,7 @@ def section(results: list[Result]) -> Section:
             Figure("Regret", lambda: _draw("regret", runs), "Means over seeds; dotted: growth like sqrt(T)."),
             *([Figure("The bounds and their terms", lambda: _draw("bounds", runs), "Means over seeds.")] * bounded),
         ],
-        claims=[*_claim_bounds(runs), *_claim_growth(grown)],
+        claims=correct_families([*_claim_bounds(runs), *_claim_effective(runs), *_claim_growth(grown)]),
     )
 
 
@@ -165,27 +171,49 @@ def _claim_bounds(runs: RunsByCase) -> list[Claim]:
             continue
         held = np.log10(np.concatenate([_measure_ratios(run, "bound", "regret") for run in by_problem.values()]))
         margins = -np.log10(np.concatenate([_measure_ratios(run, "bound", "trivial") for run in by_problem.values()]))
-        note = "Interval: the least and the largest of all problems, seeds and times."
+        seeds = next(iter(by_problem.values())).series["regret"].shape[1]
+        held_text = f"{method}: the regret is below the {name}'s bound."
+        more_text = f"{method}: the {name}'s bound says more than that the box is bounded."
         claims += [
-            Claim(
-                f"{method}: the regret is below the {name}'s bound.",
+            make_claim(
+                _attribute(method, BOUND_HOLDS),
+                held_text,
                 "log10(bound / regret)",
-                *_format_range(held),
-                note=note,
+                _find_range(held, seeds),
+                note=RANGE,
             ),
-            Claim(
-                f"{method}: the {name}'s bound says more than that the box is bounded.",
+            make_claim(
+                Sentence("The bounds say more than that the box is bounded."),
+                more_text,
                 "log10(trivial bound / bound)",
-                *_format_range(margins),
-                note=note,
+                _find_range(margins, seeds),
+                note=RANGE,
             ),
             _claim_terms(method, name, by_problem),
         ]
     return claims
 
 
-def _format_range(values: Values) -> tuple[float, float, float]:
-    return float(np.median(values)), float(values.min()), float(values.max())
+def _attribute(method: str, sentence: Sentence) -> Sentence:
+    """The paper has no method that is ours."""
+    return Sentence(f"{method}: {sentence.family}") if method == "AdaTerm (gradient init)" else sentence
+
+
+def _find_range(values: Values, seeds: int) -> Interval:
+    return Interval(float(np.median(values)), float(values.min()), float(values.max()), seeds)
+
+
+def _claim_effective(runs: RunsByCase) -> list[Claim]:
+    """The corollary's bound on its method's runs beside the theorem's on AdaTerm's, problem by problem."""
+    problems = [problem for problem, method in runs if method == "AdaTerm" and (problem, "No robustness") in runs]
+    if not problems:
+        return []
+    ends = [[runs[problem, method].series["bound"][-1] for problem in problems] for method in BOTH]
+    margins = np.log10(np.asarray(ends[0])) - np.log10(np.asarray(ends[1]))
+    text = "The corollary's bound is below the theorem's."
+    what = "log10(theorem's bound / corollary's bound) after the last step"
+    sentence = Sentence("The corollary's bound is more effective than the theorem's.", "section 7.2", "by its formula")
+    return [make_claim(sentence, text, what, _find_range(margins, margins.shape[1]), note=RANGE)]
 
 
 def _claim_terms(method: str, name: str, by_problem: dict[str, Runs]) -> Claim:
@@ -196,7 +224,8 @@ def _claim_terms(method: str, name: str, by_problem: dict[str, Runs]) -> Claim:
         "O(sqrt(T)); how small a share of the bound it still is here, and how the whole bound grows, is in the table."
     )
     text = f"{method}: the second term of the {name}'s bound grows no faster than the square root of T."
-    return _claim_no_faster(text, "the bound's second term, on the worst problem", fastest, note)
+    sentence = _attribute(method, BOUND_GROWS)
+    return _claim_no_faster(sentence, text, "the bound's second term, on the worst problem", fastest, note)
 
 
 def _find_fastest(grown: list[Interval]) -> Interval:
@@ -208,9 +237,9 @@ def _find_fastest(grown: list[Interval]) -> Interval:
     return Interval(estimate, low, high, finite[0].seeds)
 
 
-def _claim_no_faster(text: str, whose: str, grown: Interval, note: str) -> Claim:
+def _claim_no_faster(sentence: Sentence, text: str, whose: str, grown: Interval, note: str) -> Claim:
     what = f"growth exponent of {whose}"
-    return Claim(text, what, *grown[:3], bound=0.5 + MARGIN, note=note, wants="below")
+    return make_claim(sentence, text, what, grown, bound=0.5 + MARGIN, note=note, wants="below")
 
 
 def _claim_growth(grown: dict[tuple[str, str], Interval]) -> list[Claim]:
@@ -225,12 +254,13 @@ def _claim_growth(grown: dict[tuple[str, str], Interval]) -> list[Claim]:
             ]
             if growths:
                 text = f"{method}: on {kind} problems the regret grows no faster than the square root of T."
-                claims.append(_claim_no_faster(text, "the regret, on the worst of them", _find_fastest(growths), note))
+                sentence, whose = _attribute(method, REGRET_GROWS), "the regret, on the worst of them"
+                claims.append(_claim_no_faster(sentence, text, whose, _find_fastest(growths), note))
     if growth := grown.get(("one in 3", "Adam")):
         text = "Adam's regret on its counter-example grows faster than the square root of T (Reddi et al.)."
-        check = "A check of the set-up."
-        claims.append(Claim(text, "growth exponent of the regret", *growth[:3], bound=0.5 + MARGIN, note=check))
+        what, check = "growth exponent of the regret", "A check of the set-up."
+        claims.append(make_claim(Sentence(text), text, what, growth, bound=0.5 + MARGIN, note=check))
     if growth := grown.get(("one in 3", "AMSGrad")):
         text = "AMSGrad's regret on Adam's counter-example grows no faster than the square root of T (Reddi et al.)."
-        claims.append(_claim_no_faster(text, "the regret", growth, "A check of the set-up."))
+        claims.append(_claim_no_faster(Sentence(text), text, "the regret", growth, "A check of the set-up."))
     return claims

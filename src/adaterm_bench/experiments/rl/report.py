@@ -1,7 +1,6 @@
 """What the report shows of the reinforcement learning."""
 
 from math import isfinite, nan
-from typing import Literal
 
 import numpy as np
 
@@ -11,8 +10,8 @@ from adaterm_bench.datasets.data import DataError
 from adaterm_bench.datasets.environments import TASKS
 from adaterm_bench.experiments.rl.experiment import VARIANTS
 from adaterm_bench.reporting import figures
+from adaterm_bench.reporting.claims import Sentence, correct_families, make_claim
 from adaterm_bench.reporting.comparison import (
-    CLAIMED,
     HOW,
     OURS,
     RIVALS,
@@ -20,10 +19,12 @@ from adaterm_bench.reporting.comparison import (
     describe_middle,
     describe_spread,
     group_by_method,
-    pair_methods,
+    list_by_seed,
 )
-from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, find_published
-from adaterm_bench.reporting.statistics import mean, mean_std, paired_difference
+from adaterm_bench.reporting.intervals import Bootstrap
+from adaterm_bench.reporting.orders import CASE_2, PLAIN, claim_orders
+from adaterm_bench.reporting.published import AS_PUBLISHED, describe_evidence, find_published
+from adaterm_bench.reporting.statistics import mean, mean_std, ratio_interval
 from adaterm_bench.reporting.text import format_number
 
 COLUMNS = {"Hopper": "rl_hopper", "Ant": "rl_ant"}
@@ -56,7 +57,7 @@ def section(results: list[Result]) -> Section:
             )
         ]
         + _draw_variants(results, cases),
-        claims=[claim for case in cases for claim in _make_claims(results, case)],
+        claims=correct_families(claim for case in cases for claim in _make_claims(results, case)),
     )
 
 
@@ -226,17 +227,31 @@ def _draw_curves(results: list[Result], case: Case) -> Figure:
 
 
 def _make_claims(results: list[Result], case: Case) -> list[Claim]:
-    """The order of the paper's means, where it has any: it ran neither MuJoCo nor a tuned variant."""
-    paper = PUBLISHED.get(COLUMNS.get(case[0], ""), {}) if case[1] == "specified" else {}
+    """What the paper says of its tasks, of every variant of the algorithm; it did not run MuJoCo's tasks."""
+    task, variant = case
+    if task not in COLUMNS:
+        return []
+    returns = list_by_seed(_select_results(results, case), "return")
+    start = f"On {task} ({variant})"
+    return [
+        *claim_orders(COLUMNS[task], returns, start=start),
+        *(_claim_failed(returns, start) if task == "Ant" else []),
+    ]
+
+
+def _claim_failed(returns: dict[str, dict[int, float]], start: str) -> list[Claim]:
+    """Whether methods that are not robust fail: the paper's have less than half of AdaTerm's return."""
     claims = []
-    for rival in CLAIMED:
-        ours, theirs = pair_methods(results, "return", OURS, rival, task=case[0], variant=case[1])
-        if len(ours) and paper:
-            difference = paired_difference(ours, theirs, mean, better="higher")
-            ahead = paper[OURS][0] > paper[rival.removesuffix(" (as published)")][0]
-            wants: Literal["above", "below"] = "above" if ahead else "below"
-            text = f"On {_name_case(case)}, the return of AdaTerm's final policy is {wants} {rival}'s."
-            claims.append(
-                Claim(text, f"AdaTerm's less {rival}'s, mean", *difference[:3], note=difference.note, wants=wants)
-            )
+    for method in PLAIN:
+        seeds = sorted(returns.get(method, {}).keys() & returns.get(OURS, {}).keys())
+        if not seeds:
+            continue
+        theirs, ours = (np.array([max(returns[name][seed], 0.0) for seed in seeds]) for name in (method, OURS))
+        ratio = ratio_interval(theirs, ours, mean, better="higher", bootstrap=Bootstrap(against=0.5))
+        sentence = Sentence(
+            f"{start}, methods that are not robust fail.", CASE_2, describe_evidence("rl_ant", (OURS,), (method,))
+        )
+        text = f"{start}, {method} fails: it has less than half of {OURS}'s return."
+        what = f"mean return of {method} in {OURS}'s"
+        claims.append(make_claim(sentence, text, what, ratio, bound=0.5, wants="below"))
     return claims

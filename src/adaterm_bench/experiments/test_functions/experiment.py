@@ -2,17 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import pi
+from math import inf, pi
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adaterm_bench.core.experiment import Experiment, Progress, grid, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
-from adaterm_bench.methods import PAPER_METHODS, make_stepper
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS, make_stepper
+
+VARIED = "varied"
+NEAR = 0.1  # the distance at which a search has arrived
 
 
 class Function(NamedTuple):
@@ -60,7 +64,7 @@ class NoisySearch(Experiment):
     title: ClassVar[str] = "Test functions"
     version: ClassVar[int] = 2
     digits: ClassVar[dict[str, int]] = {"path": 4}
-    methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
+    methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 3, "steps": 200, "noises": (0.0, 0.15)},
         "quick": {"seeds": 20, "steps": 15_000},
@@ -72,6 +76,7 @@ class NoisySearch(Experiment):
     noises: tuple[float, ...] = grid(
         (0.0, 0.01, 0.025, 0.05, 0.1, 0.15), "shares of steps with a wrong gradient", most=1.0
     )
+    vary: bool = grid(True, "search without noise from other starts, too: one for each seed")
     steps: int = setting(15_000, "updates", least=1)
     lr: float = setting(0.01, "learning rate", least=0)
     width: float = setting(0.1, "wrong gradients are taken at most so far away, in each variable", least=0)
@@ -80,8 +85,10 @@ class NoisySearch(Experiment):
     )
 
     def conditions(self) -> list[dict[str, Any]]:
-        """A function and a noise level."""
-        return [{"function": function, "noise": noise} for function in self.functions for noise in self.noises]
+        """A function and a noise level; without noise there are also starts that vary, else all seeds are the same."""
+        fixed = [{"function": function, "noise": noise} for function in self.functions for noise in self.noises]
+        varied = [{"function": function, "noise": 0.0, "start": VARIED} for function in self.functions]
+        return [*fixed, *(varied if self.vary else ())]
 
     def together(self, trial: Trial) -> Any:
         """All noise levels and seeds of a method on a function."""
@@ -90,25 +97,37 @@ class NoisySearch(Experiment):
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
         """Search from the same start, in all trials at once, in float64."""
         gradient, start, optimum = FUNCTIONS[trials[0].condition["function"]]
-        point = torch.tensor(start, dtype=torch.float64, device=device).repeat(len(trials), 1)
+        point = torch.from_numpy(np.array(start) + self.draw_starts(trials)).to(device)
         tested = make_stepper(trials[0].method, [point], self.lr)
         shifts = self.draw_shifts(trials, device)
+        goal, arrivals = point.new_tensor(optimum), point.new_full((len(trials),), inf)
         marks, path = set(np.geomspace(1, self.steps, self.kept).round().astype(int).tolist()), [point.clone()]
         for step in range(self.steps):
             at = point + shifts[step]
             point.grad = torch.stack(gradient(at[:, 0], at[:, 1]), 1)
             tested.step()
+            arrivals.clamp_(max=torch.where((point - goal).norm(dim=1) < NEAR, step + 1.0, inf))
             if step + 1 in marks:
                 path.append(point.clone())
                 progress((step + 1) / self.steps)
-        distances = (point - point.new_tensor(optimum)).norm(dim=1).tolist()
+        distances = (point - goal).norm(dim=1).tolist()
         last_dofs = tested.dof()
         dofs = [None] * len(trials) if last_dofs is None else last_dofs[:, 0].tolist()
         outcomes = [{"distance": distance, "dof": dof} for distance, dof in zip(distances, dofs, strict=True)]
         for index, (trial, outcome) in enumerate(zip(trials, outcomes, strict=True)):
-            if trial.seed == 0:
+            if "start" in trial.condition:
+                outcome["arrival"] = float(arrivals[index])
+            elif trial.seed == 0:
                 outcome["path"] = [place[index].tolist() for place in path]
         return outcomes
+
+    def draw_starts(self, trials: list[Trial]) -> NDArray[np.float64]:
+        """How far each search starts from the paper's start: as far as wrong gradients may be, or not at all."""
+        starts = np.zeros((len(trials), 2))
+        for place, trial in enumerate(trials):
+            if trial.condition.get("start") == VARIED:
+                starts[place] = np.random.default_rng([trial.seed, 2]).uniform(-self.width, self.width, 2)
+        return starts
 
     def draw_shifts(self, trials: list[Trial], device: str) -> Tensor:
         """How far from the point each step's gradient is taken; the same for a seed, whatever the method."""

@@ -2,17 +2,29 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from functools import partial
 
 import numpy as np
 
-from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
+from adaterm_bench.experiments.test_functions.claims import (
+    FAR,
+    LEAST,
+    MINIMA,
+    MISSED,
+    bound_errors,
+    format_share,
+    make_claims,
+)
 from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
+from adaterm_bench.reporting.claims import FEWER, Check, tabulate_checks
 from adaterm_bench.reporting.comparison import compare_at_levels
+from adaterm_bench.reporting.pooling import pooled_ratio
 from adaterm_bench.reporting.selection import Grid, Values, select
-from adaterm_bench.reporting.statistics import bootstrap_interval, mean, mean_std, ratio_interval, trend
+from adaterm_bench.reporting.statistics import mean_std, median
+from adaterm_bench.reporting.text import format_number
 
 FUNCTIONS = ("Rosenbrock", "McCormick", "Michalewicz")
 MAIN = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam", "At-Adam (as published)", "AdaTerm")
@@ -20,44 +32,88 @@ ON_PATHS = ("Adam", "At-Adam (as published)", "AdaTerm")
 SURFACES: dict[
     str, tuple[Callable[[Values, Values], Values], tuple[float, float], tuple[float, float, float, float]]
 ] = {
-    "Rosenbrock": (lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2, (1.0, 1.0), (-2.5, 2.0, -0.5, 4.5)),
+    "Rosenbrock": (lambda x, y: 100 * (y - x**2) ** 2 + (x - 1) ** 2, MINIMA["Rosenbrock"], (-2.5, 2.0, -0.5, 4.5)),
     "McCormick": (
         lambda x, y: np.sin(x + y) + (x - y) ** 2 - 1.5 * x + 2.5 * y + 1,
-        (-0.54719755, -1.54719755),
+        MINIMA["McCormick"],
         (-2.0, 4.5, -3.5, 3.0),
     ),
     "Michalewicz": (
         lambda x, y: -np.sin(x) * np.sin(x**2 / np.pi) ** 20 - np.sin(y) * np.sin(2 * y**2 / np.pi) ** 20,
-        (2.20290552, 1.57079633),
+        MINIMA["Michalewicz"],
         (0.8, 2.8, 0.8, 2.2),
     ),
 }
 """Each function, its minimum, and the part of the plane that is shown."""
-LEAST = 1e-10
-FAR = 1000.0  # the distance from which a search counts as diverged
-MISSED = 0.1  # the distance from which a minimum counts as missed
 
 
 def section(results: list[Result]) -> Section:
     """Errors and degrees of freedom against noise, paths, and the paper's claims."""
     present = [name for name in FUNCTIONS if any(result.trial.condition["function"] == name for result in results)]
-    errors = {name: select(results, "distance", "noise", list(PAPER_METHODS), function=name) for name in present}
-    dofs = {name: select(results, "dof", "noise", list(PAPER_METHODS), function=name) for name in present}
+    fixed = [result for result in results if "start" not in result.trial.condition]
+    moved = [result for result in results if "start" in result.trial.condition]
+    errors, dofs = (_select_all(fixed, present, outcome) for outcome in ("distance", "dof"))
+    varied, arrivals = (_select_all(moved, present, outcome) if moved else {} for outcome in ("distance", "arrival"))
     return Section(
         "Test functions",
         "The search for a minimum where a share of the steps takes its gradient beside the point. The paper shows "
-        "figures of these results, and no numbers. Errors are distances to the minimum after the last step.",
+        "figures of these results, and no numbers. Errors are distances to the minimum after the last step. Without "
+        "noise all seeds are one and the same search, so what is claimed of that is tested from starts that vary, too: "
+        "by up to 0.1 in each variable, another start for each seed.",
         tables=[
             *(_make_table(name, grid) for name, grid in errors.items()),
+            *([_tabulate_varied(varied, arrivals)] if varied else []),
             *(table for name, grid in errors.items() for table in compare_at_levels(name, grid, grid.levels[-1:])),
+            *tabulate_checks(
+                {
+                    f"errors on {name}, all noise levels": Check(
+                        bound_errors(grid.values["AdaTerm"][1:]), partial(pooled_ratio, bootstrap=FEWER), 1.0
+                    )
+                    for name, grid in errors.items()
+                    if "AdaTerm" in grid.values and len(grid.levels) > 1
+                }
+            ),
         ],
         figures=[
             *(_draw_errors(name, grid) for name, grid in errors.items()),
             *(_draw_against_noise(f"Degrees of freedom on {name}", grid, "final dof") for name, grid in dofs.items()),
-            *(figure for name in present for figure in _draw_paths(name, results)),
+            *(figure for name in present for figure in _draw_paths(name, fixed)),
         ],
-        claims=[claim for claim in _make_claims(errors, dofs) if claim is not None],
+        claims=make_claims(errors, dofs, varied, arrivals, {name: _find_paths(fixed, name) for name in present}),
     )
+
+
+def _select_all(results: list[Result], functions: list[str], outcome: str) -> dict[str, Grid]:
+    """An outcome on each function that has any of these results."""
+    grids = {name: select(results, outcome, "noise", list(PAPER_METHODS), function=name) for name in functions}
+    return {name: grid for name, grid in grids.items() if grid.seeds}
+
+
+def _find_paths(results: list[Result], name: str) -> dict[str, Result]:
+    """The searches without noise whose paths were kept, by method."""
+    return {
+        result.trial.method: result
+        for result in results
+        if result.trial.condition == {"function": name, "noise": 0.0} and "path" in result.outcome
+    }
+
+
+def _tabulate_varied(errors: dict[str, Grid], arrivals: dict[str, Grid]) -> Table:
+    methods = list(dict.fromkeys(method for grid in errors.values() for method in grid.values))
+    rows = []
+    for method in methods:
+        cells = []
+        for name, grid in errors.items():
+            present = method in grid.values
+            cells.append(_format_cell(grid.at(method, 0.0)) if present else "")
+            cells.append(format_number(float(median(arrivals[name].at(method, 0.0)))) if present else "")
+        rows.append([method, *cells])
+    columns = [f"{name}: {what}" for name in errors for what in ("error", "steps")]
+    note = (
+        f"Mean and standard deviation of the error, and the median of the steps to within {MISSED:g} of the minimum, "
+        "over seeds whose starts vary by up to 0.1 in each variable. ∞: most never came there."
+    )
+    return Table("Without noise, from starts that vary", ["method", *columns], rows, note)
 
 
 def _make_table(name: str, grid: Grid) -> Table:
@@ -107,7 +163,7 @@ def _draw_paths(name: str, results: list[Result]) -> list[Figure]:
     levels = sorted({noise for _, noise in by_method})
     chosen = [(method, noise) for noise in sorted({*levels[:1], *levels[-1:]}) for method in ON_PATHS]
     paths = {
-        f"{method}\n{_format_share(noise)} noise": by_method[method, noise]
+        f"{method}\n{format_share(noise)} noise": by_method[method, noise]
         for method, noise in chosen
         if (method, noise) in by_method
     }
@@ -122,90 +178,3 @@ def _draw_paths(name: str, results: list[Result]) -> list[Figure]:
             caption,
         )
     ]
-
-
-def _make_claims(errors: dict[str, Grid], dofs: dict[str, Grid]) -> list[Claim | None]:
-    claims = [_claim_dof_falls(name, grid) for name, grid in dofs.items()]
-    claims += [_claim_dof_stays(name, grid) for name, grid in dofs.items()]
-    return [
-        *claims,
-        *_claim_robust(errors.get("Rosenbrock")),
-        *_claim_missed(errors.get("Michalewicz")),
-        *_claim_slow(errors.get("McCormick")),
-    ]
-
-
-def _claim_dof_falls(name: str, grid: Grid) -> Claim | None:
-    if "AdaTerm" not in grid.values or len(grid.levels) < 2:
-        return None
-    correlation = trend(grid.levels, grid.values["AdaTerm"])
-    text = f"On {name}, AdaTerm's degrees of freedom fall as noise rises."
-    return Claim(text, "rank correlation of noise and dof", *correlation[:3], note=correlation.note, wants="below")
-
-
-def _claim_dof_stays(name: str, grid: Grid) -> Claim | None:
-    method = "At-Adam (as published)"
-    if method not in grid.values or len(grid.levels) < 2:
-        return None
-    values, most = grid.values[method], 0.1
-    ratio = ratio_interval(values[-1], values[0], mean, better="higher")
-    changes = sorted((abs(ratio.low - 1.0), abs(ratio.high - 1.0)))
-    return Claim(
-        f"On {name}, the degrees of freedom of At-Adam as published do not follow the noise.",
-        "relative change of the mean dof from least to most noise",
-        abs(ratio.estimate - 1.0),
-        0.0 if ratio.low <= 1.0 <= ratio.high else changes[0],
-        changes[1],
-        bound=most,
-        note=ratio.note,
-        wants="below",
-    )
-
-
-def _claim_robust(grid: Grid | None) -> list[Claim | None]:
-    if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
-        return []
-    level = grid.levels[-1]
-    ratio = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
-    text = f"On Rosenbrock with {_format_share(level)} noise, AdaTerm's error is at least 20 times below Adam's."
-    return [Claim(text, "Adam's mean error, in AdaTerm's", *ratio[:3], bound=20.0, note=ratio.note)]
-
-
-def _claim_missed(grid: Grid | None) -> list[Claim | None]:
-    if grid is None:
-        return []
-    claims: list[Claim | None] = []
-    wants: Literal["above", "below"]
-    for method, level, missed in (
-        ("At-Adam (as published)", grid.levels[0], True),
-        ("At-Adam (as published)", grid.levels[-1], False),
-        ("At-Adam", grid.levels[0], False),
-        ("AdaTerm", grid.levels[0], False),
-    ):
-        if method not in grid.values:
-            continue
-        error = bootstrap_interval(grid.at(method, level), mean)
-        text = (
-            f"With {_format_share(level)} noise, {method} {'misses' if missed else 'finds'} the minimum of Michalewicz."
-        )
-        note, wants = error.note or _explain_sameness(level), "above" if missed else "below"
-        claims.append(Claim(text, "mean error", *error[:3], bound=MISSED, note=note, wants=wants))
-    return claims
-
-
-def _claim_slow(grid: Grid | None) -> list[Claim | None]:
-    if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
-        return []
-    level = grid.levels[0]
-    ratio = ratio_interval(grid.at("AdaTerm", level), grid.at("Adam", level), mean)
-    text = f"On McCormick with {_format_share(level)} noise, AdaTerm ends further from the minimum than Adam."
-    note = ratio.note or _explain_sameness(level)
-    return [Claim(text, "AdaTerm's mean error, in Adam's", *ratio[:3], bound=1.0, note=note)]
-
-
-def _format_share(level: float) -> str:
-    return f"{100.0 * level:g} %"
-
-
-def _explain_sameness(level: float) -> str:
-    return "" if level else "Without noise all trials are one and the same, and the interval has no width."
