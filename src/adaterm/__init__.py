@@ -22,21 +22,20 @@ __all__ = [
     "TAdaBelief",
     "TAdam",
 ]
-_ELSEWHERE = {
-    "BatchStatistics": "equations",
-    "Monitor": "diagnostics",
-    "Statistics": "equations",
-    "Summary": "diagnostics",
+_MODULES = {
+    "diagnostics": ("Monitor", "Summary"),
+    "equations": ("BatchStatistics", "Statistics"),
+    "optimizers": ("AdaBelief", "AdaTerm", "AtAdaBelief", "AtAdam", "RobustAdamW", "TAdaBelief", "TAdam"),
 }
-"""The modules of names that are not in `optimizers`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is: JAX does without torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'optimizers')}"), name)
-    return value
+    """Import a public name when it is first used: `adaterm.optax` does without torch."""
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"adaterm.{module}"), name)
+            return value
+    raise AttributeError(f"module 'adaterm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,8 @@
     from adaterm.optax import robust_adamw
     optimizer = robust_adamw(3e-4, weight_decay=0.1)
 
-The elements of a tensor meet in sums, which XLA takes over all devices that share the tensor. The numbers of all tensors
-lie in vectors, in the order of `jax.tree.leaves(params)`: what is one number for a tensor is computed at once for all.
+The elements of a tensor meet in sums, which XLA takes over all devices that share it. What is one number for a tensor
+lies in vectors, in the order of `jax.tree.leaves(params)`, and is computed at once for all of them.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,8 @@ from copy import copy
 from dataclasses import fields, replace
 from inspect import Parameter, Signature
 from math import inf
+from operator import index
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from adaterm.binding import Stages, bind, stages_of
@@ -27,11 +29,13 @@ from adaterm.rules import (
     T_ADAM,
     Rule,
     measure,
+    name_scalars,
 )
 
 try:
     import jax
     import jax.numpy as jnp
+    import numpy
     import optax
 except ImportError as error:
     raise ImportError("adaterm.optax needs JAX and Optax: pip install 'adaterm[jax]'") from error
@@ -87,6 +91,11 @@ _JAX = bind(
 )
 
 
+# With numbers of 32 bits without a sign: JAX takes bare ones for such with a sign, and refuses what they cannot hold.
+_CONSTANTS = tuple(numpy.uint32(each) if isinstance(each, int) else each for each in noise.__code__.co_consts)
+_noise = FunctionType(noise.__code__.replace(co_consts=_CONSTANTS), {})
+
+
 class RuleState(NamedTuple):
     """What a rule remembers, and what it made of the last gradients.
 
@@ -115,14 +124,22 @@ def scale_by_rule(rule: Rule, basics: Basics | None = None, mask: Any = None, **
     Decay is that of the basics, for the tensors that the mask, a tree or a function of the parameters, chooses; all if
     there is none. `arrays` are options of the rule, or `weight_decay`, whose values may change from step to step.
     """
-    basics = basics or Basics()
+    basics = Basics() if basics is None else basics
     decay = arrays.pop("weight_decay", basics.weight_decay)
     decays = not is_number(decay) or decay > 0.0
     adds, shrinks = decays and not basics.decoupled_weight_decay, decays and basics.decoupled_weight_decay
-    numbers, flags, stages = _with_arrays(rule, arrays).numbers, rule.flags, stages_of(rule.family, _JAX)
+    sign = -1.0 if basics.maximize else 1.0
+    given, flags, stages = _with_arrays(rule, arrays), rule.flags, stages_of(rule.family, _JAX)
+    numbers = given.numbers
 
     def init(params: Any) -> RuleState:
-        return _begin(replace(rule, **{name: _settle(name, value) for name, value in arrays.items()}), params)
+        try:
+            return _begin(given, params)
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError):
+            raise TypeError(
+                f"{', '.join(arrays)} must be known when the state is made: call init outside of jit, or name them in "
+                "the static_args of optax.inject_hyperparams"
+            ) from None
 
     def update(updates: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
         if decays and params is None:
@@ -131,41 +148,36 @@ def scale_by_rule(rule: Rule, basics: Basics | None = None, mask: Any = None, **
         if not gradients:
             return updates, state
         means, scales = tree.flatten_up_to(state.mean), tree.flatten_up_to(state.scale)
-        chosen = _choose(mask, params, tree) if decays else [False] * len(means)
-        parameters = [
-            parameter.astype(mean.dtype) if decays else None
-            for parameter, mean in zip(tree.flatten_up_to(params) if decays else means, means, strict=True)
-        ]
-        sign = -1.0 if basics.maximize else 1.0
+        parameters = tree.flatten_up_to(params) if decays else means  # which then are not used
+        parameters = [parameter.astype(mean.dtype) for parameter, mean in zip(parameters, means, strict=True)]
+        chosen = tree.flatten_up_to(_spread_mask(mask, params)) if decays else [False] * len(means)
         gradients = [
             _JAX.direct(gradient.astype(mean.dtype), parameter, sign, decay, adds and one)
             for gradient, mean, parameter, one in zip(gradients, means, parameters, chosen, strict=True)
         ]
         if rule.init_scale == "gradient":
-            scales = jax.lax.cond(state.count == 0, _begin_scales, lambda _, kept, __: kept, gradients, scales, numbers)
-        count = optax.safe_increment(state.count)
-        gauged = _gauge(rule, stages, gradients, means, scales, state.scalars, numbers)
-        sizes = _measure(rule, means, gauged.dtype)
-        batch, judged, history = None, None, state.history
+            scales = jax.lax.cond(state.count == 0, _begin_scales, lambda kept, *_: kept, scales, gradients, numbers)
+        sums = _gauge(rule, stages, gradients, means, scales, state.scalars, numbers)
+        sizes, batch, judged, history = _measure(rule, means, sums.dtype), None, None, state.history
         if rule.window:
-            totals = Totals(*(jnp.sum(values) for values in stages.summarize(gauged, sizes, flags)))
-            batch, judged, notes = stages.judge(totals, *state.history, numbers, flags)
+            totals = Totals(*(jnp.sum(values) for values in stages.summarize(sums, sizes, flags)))
+            batch, judged, notes = stages.judge(totals, *history, numbers, flags)
             judged = BatchStatistics(*(jnp.where(value == value, value, 0.0) for value in judged))
-            history = _push(state.history, jnp.stack(notes))
-        pace, scalars = Pace(1.0, decay, count.astype(gauged.dtype)), _name(rule, state.scalars)
-        rates, scalars, note, statistics = stages.weigh(
-            gauged, sizes, scalars, state.windows, batch, pace, numbers, flags
-        )
-        rates, statistics = (_spread(values, gauged[0]) for values in (rates, statistics))
+            history = _push(history, jnp.stack(notes))
+        count = optax.safe_increment(state.count)
+        pace, scalars = Pace(1.0, decay, count.astype(sums.dtype)), _name_scalars(rule, state.scalars)
+        weighed = stages.weigh(sums, sizes, scalars, state.windows, batch, pace, numbers, flags)
+        rates, scalars, note, statistics = weighed
+        rates, statistics = _spread_numbers(rates, sums[0]), _spread_numbers(statistics, sums[0])
         moved = []
-        for index, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
-            of_tensor = rule.Rates(*(values[index].astype(mean.dtype) for values in rates))
-            start = -of_tensor.shrinkage * parameters[index] if shrinks and chosen[index] else 0.0
-            moved.append(stages.move(gradient, mean, scale, start, of_tensor, numbers, flags))
-        means, scales, steps = (tree.unflatten(column) for column in zip(*moved, strict=True))
-        kept = {name: getattr(scalars, name).astype(gauged.dtype) for name in state.scalars}
+        for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
+            local = rule.Rates(*(values[place].astype(mean.dtype) for values in rates))
+            start = -local.shrinkage * parameters[place] if shrinks and chosen[place] else 0.0
+            moved.append(stages.move(gradient, mean, scale, start, local, numbers, flags))
+        mean, scale, steps = (tree.unflatten(column) for column in zip(*moved, strict=True))
+        kept = {name: getattr(scalars, name).astype(sums.dtype) for name in state.scalars}
         windows = _push(state.windows, note) if rule.window else None
-        following = RuleState(count, means, scales, kept, windows, history, statistics, judged)
+        following = RuleState(count, mean, scale, kept, windows, history, statistics, judged)
         return jax.tree.map(jnp.negative, steps), following
 
     return optax.GradientTransformation(init, update)
@@ -179,48 +191,37 @@ def _with_arrays(rule: Rule, arrays: dict[str, Any]) -> Rule:
     return rule
 
 
-def _settle(name: str, value: Any) -> float:
-    """The value of an array."""
-    try:
-        return value.item()  # type: ignore[no-any-return]
-    except jax.errors.ConcretizationTypeError:
-        raise TypeError(
-            f"{name} must be known when the state is made: call init outside of jit, "
-            f"or name {name!r} in the static_args of optax.inject_hyperparams"
-        ) from None
-
-
 def _begin(rule: Rule, params: Any) -> RuleState:
     """The state before the first step: in float32 at least, whatever the precision of the parameters."""
     leaves = jax.tree.leaves(params)
-    for leaf in leaves:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+    for dtype in map(jnp.result_type, leaves):
+        if not jnp.issubdtype(dtype, jnp.floating):
             raise TypeError(
-                f"a parameter of {jnp.result_type(leaf)} cannot be stepped: leave it out with optax.masked, or wrap the "
-                "optimizer in optax.contrib.split_real_and_imaginary if it is complex"
+                f"a parameter of {dtype} cannot be stepped: leave it out with optax.masked or, if it is complex, "
+                "wrap the optimizer in optax.contrib.split_real_and_imaginary"
             )
-    dtypes = [jnp.promote_types(jnp.result_type(leaf), jnp.float32) for leaf in leaves]
-    wide = jnp.result_type(jnp.float32, *dtypes)
-    mean, scale = (
-        jax.tree.map(lambda leaf: jnp.full_like(leaf, value, jnp.promote_types(leaf.dtype, jnp.float32)), params)
-        for value in (0.0, rule.initial_scale)
-    )
-    beginnings = [rule.initial_scalars(measure(jnp.size(leaf))) for leaf in leaves]
-    names = beginnings[0] if beginnings else ()
-    zeros, window = jnp.zeros(len(leaves), wide), rule.window
-    return RuleState(
+    wide = jnp.result_type(jnp.float32, *leaves)
+
+    def fill(value: float) -> Any:
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, value, jnp.promote_types(leaf.dtype, jnp.float32)), params)
+
+    beginnings = [rule.initial_scalars(measure(leaf.size)) for leaf in leaves]
+    scalars = {name: jnp.asarray([each[name] for each in beginnings], wide) for name in name_scalars(rule)}
+    windows, history = (jnp.full((rows, index(rule.window)), inf, wide) for rows in (len(leaves), 2))
+    state = RuleState(
         jnp.zeros((), jnp.int32),
-        mean,
-        scale,
-        {name: jnp.asarray([beginning[name] for beginning in beginnings], wide) for name in names},
-        jnp.full((len(leaves), window), inf, wide) if window else None,
-        jnp.full((2, window), inf, wide) if window else None,
-        Statistics(zeros, zeros, zeros),
-        BatchStatistics(*[jnp.zeros((), wide)] * 3) if window else None,
+        fill(0.0),
+        fill(rule.initial_scale),
+        scalars,
+        windows,
+        history,
+        Statistics(*(jnp.zeros(len(leaves), wide) for _ in Statistics._fields)),
+        BatchStatistics(*(jnp.zeros((), wide) for _ in BatchStatistics._fields)),
     )
+    return state if rule.window else state._replace(windows=None, history=None, batch=None)
 
 
-def _begin_scales(gradients: list[Any], scales: list[Any], numbers: Any) -> list[Any]:
+def _begin_scales(scales: list[Any], gradients: list[Any], numbers: Any) -> list[Any]:
     """The mean squares of the first gradients, where they are finite."""
     powers = [jnp.mean(jnp.square(gradient)) for gradient in gradients]
     return [
@@ -229,11 +230,10 @@ def _begin_scales(gradients: list[Any], scales: list[Any], numbers: Any) -> list
     ]
 
 
-def _choose(mask: Any, params: Any, tree: Any) -> list[bool]:
-    """Which tensors decay."""
-    chosen = mask(params) if callable(mask) else True if mask is None else mask
-    whole = jax.tree.map(lambda choice, below: jax.tree.map(lambda _: choice, below), chosen, params)
-    return tree.flatten_up_to(whole)  # type: ignore[no-any-return]
+def _spread_mask(mask: Any, params: Any) -> Any:
+    """Whether a tensor decays, for each of the parameters."""
+    chosen = True if mask is None else mask(params) if callable(mask) else mask
+    return jax.tree.map(lambda choice, below: jax.tree.map(lambda _: choice, below), chosen, params)
 
 
 def _gauge(
@@ -241,14 +241,14 @@ def _gauge(
 ) -> Any:
     """The sums of all tensors: a row for each sum of the rule, a column for each tensor."""
     columns = []
-    for index, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
-        of_tensor = _name(rule, {name: values[index].astype(mean.dtype) for name, values in scalars.items()})
-        sums = stages.gauge(gradient, mean, scale, of_tensor, numbers, rule.flags)
+    for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
+        local = _name_scalars(rule, {name: values[place].astype(mean.dtype) for name, values in scalars.items()})
+        sums = stages.gauge(gradient, mean, scale, local, numbers, rule.flags)
         columns.append(jnp.stack(sums[: rule.sum_count]))
     return jnp.stack(columns, axis=1)
 
 
-def _name(rule: Rule, scalars: dict[str, Any]) -> Any:
+def _name_scalars(rule: Rule, scalars: dict[str, Any]) -> Any:
     return rule.Scalars(**{name: scalars.get(name, 0.0) for name in rule.Scalars._fields})
 
 
@@ -257,7 +257,7 @@ def _measure(rule: Rule, tensors: list[Any], dtype: Any) -> Size:
     return Size(*(jnp.asarray(column, dtype) for column in zip(*sizes, strict=True)))
 
 
-def _spread(values: Any, like: Any) -> Any:
+def _spread_numbers(values: Any, like: Any) -> Any:
     """One number for each tensor, also where all have the same."""
     return type(values)(*(jnp.broadcast_to(jnp.asarray(value, like.dtype), like.shape) for value in values))
 
@@ -273,9 +273,9 @@ def round_updates() -> Any:
             raise ValueError(_NEEDS_PARAMS.format("stochastic rounding"))
         leaves, tree = jax.tree.flatten(updates)
         count = optax.safe_increment(state.count)
-        pairs = enumerate(zip(leaves, tree.flatten_up_to(params), strict=True))
         rounded = [
-            _round(position, *pair, count) if pair[1].dtype == jnp.bfloat16 else pair[0] for position, pair in pairs
+            _round(position, update, parameter, count) if parameter.dtype == jnp.bfloat16 else update
+            for position, (update, parameter) in enumerate(zip(leaves, tree.flatten_up_to(params), strict=True))
         ]
         return tree.unflatten(rounded), RoundingState(count)
 
@@ -286,10 +286,10 @@ def _round(position: int, update: Any, parameter: Any, count: Any) -> Any:
     """An update that leads to a value which bfloat16 can hold."""
     before = parameter.astype(jnp.float32)
     value = before + update.astype(jnp.float32)
-    index = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
-    chance = noise(index, count.astype(jnp.uint32), jnp.uint32(position))
-    bits = jax.lax.bitcast_convert_type(value, jnp.uint32) + chance
-    moved = jax.lax.bitcast_convert_type(bits & 0xFFFF0000, jnp.float32)
+    element = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
+    bits = jax.lax.bitcast_convert_type(value, jnp.uint32)
+    bits += _noise(element, count.astype(jnp.uint32), jnp.uint32(position))
+    moved = jax.lax.bitcast_convert_type(bits & numpy.uint32(0xFFFF0000), jnp.float32)
     return jnp.where(jnp.isfinite(value), moved, value) - before
 
 
@@ -315,9 +315,8 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
             options = defaults | signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{name}: {error}") from None
-        arrays = {
-            each: options.pop(each) for each in (*of_rule, "weight_decay") if isinstance(options[each], jax.Array)
-        }
+        dynamic = [each for each in (*of_rule, "weight_decay") if isinstance(options[each], jax.Array)]
+        arrays = {each: options.pop(each) for each in dynamic}
         known = {each: options[each] for each in of_rule if each in options}
         if "max_norm" in arrays:
             known["max_norm"] = inf  # so that gradients are clipped
