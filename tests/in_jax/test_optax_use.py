@@ -68,8 +68,8 @@ def test_injected_hyperparameters_change_a_step(name):
     state.hyperparams["learning_rate"] = jnp.asarray(0.0)
     frozen, state = update(params, state, at(gradients, 5))
     assert_same(frozen, params, 0.0)
-    state.hyperparams["eps"] = jnp.asarray(1e10)
-    state.hyperparams["learning_rate"] = jnp.asarray(0.1)
+    for option, value in (("eps", 1e10), ("learning_rate", 0.1), ("weight_decay", 0.0)):
+        state.hyperparams[option] = jnp.asarray(value)
     still, _ = update(params, state, at(gradients, 5))
     assert_same(still, params, 1e-5)
 
@@ -81,10 +81,9 @@ def test_injected_options_may_be_schedules_windows_and_infinite():
     params, state = end(injected, 30)
     assert get_rule_state(state).windows.shape == (2, 12)
     assert_same(params, end(ours.robust_adamw(0.1, **options), 30)[0], 1e-4)
-    with pytest.raises(TypeError, match="call init outside of jit, or name 'dof' in the static_args"):
+    with pytest.raises(TypeError, match=r"window, .*call init outside of jit, or name them in the static_args"):
         jax.jit(optax.inject_hyperparams(ours.robust_adamw)(0.1).init)(make_params())
-    static = [name for name in ("eps", "dof", "window", "threshold", "minority", "weight_decay")]
-    jax.jit(optax.inject_hyperparams(ours.robust_adamw, static_args=static)(0.1).init)(make_params())
+    jax.jit(optax.inject_hyperparams(ours.robust_adamw, static_args="window")(0.1).init)(make_params())
 
 
 @either
@@ -139,22 +138,21 @@ def test_multi_steps_gathers_gradients(make, dtype):
     params, state = at(follow(optimizer, make_params(dtype), gradients), -1)
     wanted, _ = at(follow(make(0.1), make_params(dtype), make_gradients(8, dtype)), -1)
     assert get_rule_state(state).count == 8
-    assert_same(
-        jax.tree.map(jnp.float32, params), jax.tree.map(jnp.float32, wanted), 1e-4 if dtype == jnp.float32 else 0.1
-    )
+    found, wanted = (jax.tree.map(jnp.float32, tree) for tree in (params, wanted))
+    assert_same(found, wanted, 1e-4 if dtype == jnp.float32 else 0.1)
 
 
 @either
 def test_seeds_under_vmap_are_seeds_one_by_one(make):
-    optimizer, keys = make(0.1, weight_decay=0.1), jax.random.split(jax.random.key(0), 4)
+    optimizer, keys = make(0.1, weight_decay=0.1), jax.random.split(jax.random.key(0), 3)
     starts = jax.vmap(lambda key: jax.tree.map(lambda leaf: jax.random.normal(key, leaf.shape), make_params()))(keys)
     gradients = jax.tree.map(
         lambda leaf: jax.vmap(lambda key: jax.random.normal(key, (15, *leaf.shape[1:])))(keys), starts
     )
-    batched, _ = jax.vmap(partial(follow, optimizer))(starts, gradients)
-    for seed in range(4):
-        alone, _ = follow(optimizer, at(starts, seed), at(gradients, seed))
-        assert_same(at(batched, seed), alone, 1e-5)
+    run = jax.jit(lambda start, columns: follow(optimizer, start, columns)[0])
+    batched = jax.jit(jax.vmap(run))(starts, gradients)
+    for seed in range(3):
+        assert_same(at(batched, seed), run(at(starts, seed), at(gradients, seed)), 1e-5)
 
 
 @either
@@ -164,15 +162,11 @@ def test_a_loop_of_jitted_steps_with_donated_buffers_is_a_scan(make):
     state = optimizer.init(params)
     update = jax.jit(lambda *given: step(optimizer, *given), donate_argnums=(0, 1))
     for number in range(15):
-        before = jax.tree.leaves((params, state))
+        before = jax.tree.leaves((params, get_rule_state(state).mean, get_rule_state(state).scale))
         params, state = update(params, state, at(gradients, number))
         assert all(leaf.is_deleted() for leaf in before), "a buffer was not used again"
     assert update._cache_size() == 1, "precisions or shapes of the state changed"
-    assert_same((params, get_rule_state(state)), (lambda p, s: (p, get_rule_state(s)))(*end(optimizer_of(make))), 1e-5)
-
-
-def optimizer_of(make):
-    return make(0.1, weight_decay=0.1)
+    assert_same((params, state), end(optimizer), 1e-5)
 
 
 @either
@@ -221,9 +215,8 @@ def test_equinox_trains(make):
 
     @eqx.filter_jit
     def train(model, state):
-        loss, gradients = eqx.filter_value_and_grad(lambda model: jnp.mean((jax.vmap(model)(inputs) - targets) ** 2))(
-            model
-        )
+        measure = eqx.filter_value_and_grad(lambda model: jnp.mean((jax.vmap(model)(inputs) - targets) ** 2))
+        loss, gradients = measure(model)
         updates, state = optimizer.update(gradients, state, eqx.filter(model, eqx.is_inexact_array))
         return eqx.apply_updates(model, updates), state, loss
 
