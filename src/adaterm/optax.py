@@ -16,21 +16,12 @@ from operator import index
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from adaterm import rules
 from adaterm.binding import Stages, bind, stages_of
 from adaterm.checks import Basics, is_number, require_number
 from adaterm.equations import BatchStatistics, Pace, Size, Statistics, Totals
 from adaterm.rounding import noise
-from adaterm.rules import (
-    ADATERM,
-    AT_ADABELIEF,
-    AT_ADAM,
-    ROBUST_ADAM,
-    T_ADABELIEF,
-    T_ADAM,
-    Rule,
-    measure,
-    name_scalars,
-)
+from adaterm.rules import Rule, measure, name_scalars
 
 try:
     import jax
@@ -75,21 +66,9 @@ def _push(window: Any, note: Any) -> Any:
 
 
 _JAX = bind(
-    {
-        "log": jnp.log,
-        "exp": jnp.exp,
-        "sqrt": jnp.sqrt,
-        "square": jnp.square,
-        "where": jnp.where,
-        "at_least": jnp.maximum,
-        "add_up": jnp.sum,
-        "count_above": _count_above,
-        "sort": jnp.sort,
-        "quantile": _quantile,
-        "push": _push,
-    }
+    {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where", "sort")}
+    | {"at_least": jnp.maximum, "add_up": jnp.sum, "count_above": _count_above, "quantile": _quantile, "push": _push}
 )
-
 
 # With numbers of 32 bits without a sign: JAX takes bare ones for such with a sign, and refuses what they cannot hold.
 _CONSTANTS = tuple(numpy.uint32(each) if isinstance(each, int) else each for each in noise.__code__.co_consts)
@@ -337,30 +316,33 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
 
 _STEPS = ("learning_rate", "stochastic_rounding")  # no options of steps that are scaled later
 _DECOUPLED = {"decoupled_weight_decay": True}
-adaterm = _define("adaterm", ADATERM, "AdaTerm, with the options of `adaterm.AdaTerm`.")
+adaterm = _define("adaterm", rules.ADATERM, "AdaTerm, with the options of `adaterm.AdaTerm`.")
 robust_adamw = _define(
     "robust_adamw",
-    ROBUST_ADAM,
+    rules.ROBUST_ADAM,
     "RobustAdamW, with the options of `adaterm.RobustAdamW`: AdamW that notices aberrant batches.",
     ("decoupled_weight_decay",),
     weight_decay=1e-2,
     **_DECOUPLED,
 )
-t_adam = _define("t_adam", T_ADAM, "t-Adam, with the options of `adaterm.TAdam`.", ("belief", "beta_dof"))
-at_adam = _define("at_adam", AT_ADAM, "At-Adam, with the options of `adaterm.AtAdam`.", ("belief",))
+t_adam = _define("t_adam", rules.T_ADAM, "t-Adam, with the options of `adaterm.TAdam`.", ("belief", "beta_dof"))
+at_adam = _define("at_adam", rules.AT_ADAM, "At-Adam, with the options of `adaterm.AtAdam`.", ("belief",))
 t_adabelief = _define(
-    "t_adabelief", T_ADABELIEF, "t-AdaBelief, with the options of `adaterm.TAdaBelief`.", ("belief", "beta_dof")
+    "t_adabelief", rules.T_ADABELIEF, "t-AdaBelief, with the options of `adaterm.TAdaBelief`.", ("belief", "beta_dof")
 )
 at_adabelief = _define(
-    "at_adabelief", AT_ADABELIEF, "At-AdaBelief, with the options of `adaterm.AtAdaBelief`.", ("belief",)
+    "at_adabelief", rules.AT_ADABELIEF, "At-AdaBelief, with the options of `adaterm.AtAdaBelief`.", ("belief",)
 )
 scale_by_adaterm = _define(
-    "scale_by_adaterm", ADATERM, "AdaTerm's steps for a learning rate of 1, uphill, as Optax's `scale_by_adam`.", _STEPS
+    "scale_by_adaterm",
+    rules.ADATERM,
+    "AdaTerm's steps for a learning rate of 1, uphill, like `optax.scale_by_adam`.",
+    _STEPS,
 )
 scale_by_robust_adam = _define(
     "scale_by_robust_adam",
-    ROBUST_ADAM,
-    "RobustAdamW's steps, and its decay, for a learning rate of 1, uphill, as Optax's `scale_by_adam`.",
+    rules.ROBUST_ADAM,
+    "RobustAdamW's steps and decay for a learning rate of 1, uphill, like `optax.scale_by_adam`.",
     (*_STEPS, "decoupled_weight_decay"),
     **_DECOUPLED,
 )
