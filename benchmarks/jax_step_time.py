@@ -7,8 +7,9 @@ It needs JAX and Optax, and no torch. Optax is pure Python: where it cannot be i
 `optax` and `absl` in PYTHONPATH is enough.
 
 Parameters and state are donated to the step, gradients are not. A method takes turns with its rival, AdamW behind
-`clip_by_global_norm`, in rounds of a few steps that the host does not wait for one by one. A ratio is one of medians over
-the same rounds. The memory of a step is what XLA plans for it: arguments, results that are not in their place, scratch.
+`clip_by_global_norm`, in rounds of a few steps that the host does not wait for one by one. A ratio is one of medians
+over the same rounds. The memory of a step is what XLA plans for it: arguments, results that are not in their place,
+scratch.
 """
 
 import argparse

@@ -12,6 +12,7 @@ from adaterm.optax import robust_adamw
 
 
 def draw_batch(step: int, is_bad: bool) -> tuple[jax.Array, jax.Array]:
+    """Points of a noisy sine; in a bad batch they are of something else."""
     places, noise = jax.random.split(jax.random.key(step))
     x = jax.random.uniform(places, (64, 1), minval=-3.0, maxval=3.0)
     return x, 30.0 + 10.0 * x if is_bad else jnp.sin(2.0 * x) + 0.1 * jax.random.normal(noise, x.shape)
@@ -19,6 +20,7 @@ def draw_batch(step: int, is_bad: bool) -> tuple[jax.Array, jax.Array]:
 
 @nnx.jit
 def train(model: nnx.Sequential, optimizer: nnx.Optimizer, x: jax.Array, y: jax.Array) -> None:
+    """Take one step."""
     gradients = nnx.grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
     optimizer.update(model, gradients)
 
