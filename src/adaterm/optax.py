@@ -97,17 +97,20 @@ class RoundingState(NamedTuple):
     count: Any
 
 
-def scale_by_rule(rule: Rule, basics: Basics | None = None, mask: Any = None, **arrays: Any) -> Any:
-    """The steps of a rule, for a learning rate of 1 and uphill: `optax.scale_by_learning_rate` is to follow.
+def scale_by_rule(
+    rule: Rule, basics: Basics | None = None, mask: Any = None, learning_rate: Any = None, **arrays: Any
+) -> Any:
+    """The steps of a rule; without a learning rate uphill and for 1: `optax.scale_by_learning_rate` is to follow.
 
-    Decay is that of the basics, for the tensors that the mask, a tree or a function of the parameters, chooses; all if
-    there is none. `arrays` are options of the rule, or `weight_decay`, whose values may change from step to step.
+    The rate is a number or a schedule; that of the basics is not used, their decay is. It concerns the tensors that the
+    mask, a tree or a function of the parameters, chooses; all if there is none. `arrays` are options of the rule, or
+    `weight_decay`, whose values may change from step to step.
     """
     basics = Basics() if basics is None else basics
     decay = arrays.pop("weight_decay", basics.weight_decay)
     decays = not is_number(decay) or decay > 0.0
     adds, shrinks = decays and not basics.decoupled_weight_decay, decays and basics.decoupled_weight_decay
-    sign = -1.0 if basics.maximize else 1.0
+    sign, uphill = -1.0 if basics.maximize else 1.0, learning_rate is None
     given, flags, stages = _with_arrays(rule, arrays), rule.flags, stages_of(rule.family, _JAX)
     numbers = given.numbers
 
@@ -144,7 +147,8 @@ def scale_by_rule(rule: Rule, basics: Basics | None = None, mask: Any = None, **
             judged = BatchStatistics(*(jnp.where(value == value, value, 0.0) for value in judged))
             history = _push(history, jnp.stack(notes))
         count = optax.safe_increment(state.count)
-        pace, scalars = Pace(1.0, decay, count.astype(sums.dtype)), _name_scalars(rule, state.scalars)
+        rate = learning_rate(state.count) if callable(learning_rate) else 1.0 if uphill else learning_rate
+        pace, scalars = Pace(rate, decay, count.astype(sums.dtype)), _name_scalars(rule, state.scalars)
         weighed = stages.weigh(sums, sizes, scalars, state.windows, batch, pace, numbers, flags)
         rates, scalars, note, statistics = weighed
         rates, statistics = _spread_numbers(rates, sums[0]), _spread_numbers(statistics, sums[0])
@@ -157,7 +161,7 @@ def scale_by_rule(rule: Rule, basics: Basics | None = None, mask: Any = None, **
         kept = {name: getattr(scalars, name).astype(sums.dtype) for name in state.scalars}
         windows = _push(state.windows, note) if rule.window else None
         following = RuleState(count, mean, scale, kept, windows, history, statistics, judged)
-        return jax.tree.map(jnp.negative, steps), following
+        return jax.tree.map(jnp.negative, steps) if uphill else steps, following
 
     return optax.GradientTransformation(init, update)
 
@@ -300,14 +304,11 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
         if "max_norm" in arrays:
             known["max_norm"] = inf  # so that gradients are clipped
         basics = Basics(**{each.name: options[each.name] for each in fields(Basics) if each.name in options})
-        steps = scale_by_rule(replace(template, **known), basics, options["mask"], **arrays)
-        if not rated:
-            return steps
-        rate = options["learning_rate"]
-        if not isinstance(rate, jax.Array) and not callable(rate):
+        rate = options["learning_rate"] if rated else None
+        if rated and not isinstance(rate, jax.Array) and not callable(rate):
             require_number("learning_rate", rate, 0.0, inf, "a non-negative number, an array or a schedule")
-        rounding = [round_updates()] if basics.stochastic_rounding else []
-        return optax.chain(steps, optax.scale_by_learning_rate(rate), *rounding)
+        steps = scale_by_rule(replace(template, **known), basics, options["mask"], rate, **arrays)
+        return optax.chain(steps, round_updates()) if basics.stochastic_rounding else steps
 
     make.__name__ = make.__qualname__ = name
     make.__doc__, make.__signature__ = summary, signature  # type: ignore[attr-defined]
