@@ -26,7 +26,7 @@ conformance: .venv/dev
 
 frameworks: .venv/dev
 	$(INSTALL) ".[dev,frameworks]"
-	$(BIN)/python -m pytest tests/frameworks
+	$(BIN)/python -m pytest tests/frameworks tests/in_jax
 
 .venv/demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -10,6 +10,7 @@ from adaterm import equations
 from adaterm.binding import bind, stages_of
 from adaterm.equations import Pace
 from adaterm.rules import AdaTermRule, measure
+from adaterm.torch_primitives import TORCH
 
 
 def compare(rule, dtype, steps=40, shapes=None, **flags):
@@ -165,7 +166,7 @@ def test_foreach_needs_few_scratch_lists(rule, lists):
 
 def test_equations_run_under_vmap():
     """Many trials at once: a batch of problems equals the problems one by one."""
-    rule, stages = AdaTermRule(), stages_of("adaterm")
+    rule, stages = AdaTermRule(), stages_of("adaterm", TORCH)
     generator = torch.Generator().manual_seed(0)
     gradients = torch.randn(8, 50, 4, dtype=torch.float64, generator=generator)
 

@@ -11,10 +11,11 @@ import adaterm
 
 SOURCES = Path(adaterm.__file__).parent
 LAYERS = [
-    {"equations.primitives", "options", "rounding"},
-    {"equations.adaterm", "equations.t_family", "equations.robust_adam"},
+    {"checks", "equations.primitives", "rounding"},
+    {"options", "equations.adaterm", "equations.t_family", "equations.robust_adam"},
     {"equations"},
     {"binding", "rules", "statistics"},
+    {"optax", "torch_primitives"},
     {"engines.base"},
     {"engines.agreement", "engines.reference", "engines.layout", "engines.fused", "engines.cpu.intrinsics"},
     {"engines.foreach"},
@@ -32,7 +33,7 @@ LAYERS = [
     {""},
 ]
 """From the lowest up; a module imports from the layers below it only."""
-OPTIONAL = ("triton", "numba", "jax", "ray", "mujoco", "pybullet", "gymnasium", "numpy", "matplotlib", "tqdm")
+OPTIONAL = ("triton", "numba", "jax", "optax", "ray", "mujoco", "pybullet", "gymnasium", "numpy", "matplotlib", "tqdm")
 
 
 def module_name(path):
@@ -68,15 +69,28 @@ def test_imports_point_down(module):
     assert {name for name in own if name in MODULES and name not in packages} <= below
 
 
+def list_imported(program):
+    """The packages that a program imports, in a process of its own."""
+    listing = f"import sys; {program}; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout
+    return {name.split(".")[0] for name in shown.split()}
+
+
 def test_importing_needs_torch_alone():
     """None of the optional packages is imported, even where it is installed, except by torch itself."""
-    listing = "import sys, torch; before = set(sys.modules); import adaterm; print(*(set(sys.modules) - before))"
-    found = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.split()
-    assert not {name.split(".")[0] for name in found} & set(OPTIONAL)
+    assert not (list_imported("from adaterm import *") - list_imported("import torch")) & set(OPTIONAL)
+
+
+def test_torch_is_imported_when_it_is_needed():
+    assert "torch" not in list_imported("import adaterm.rules, adaterm.binding, adaterm.equations, adaterm.rounding")
 
 
 def test_public_names():
+    assert set(adaterm.__all__) <= set(dir(adaterm))
+    assert {getattr(adaterm, name).__name__ for name in adaterm.__all__} == set(adaterm.__all__)
     assert set(adaterm.__all__) == {
-        name for name, value in vars(adaterm).items() if getattr(value, "__module__", "").startswith("adaterm")
+        name for name, value in vars(adaterm).items() if getattr(value, "__module__", "").startswith("adaterm.")
     }
+    with pytest.raises(AttributeError, match="no attribute 'Adaterm'"):
+        adaterm.Adaterm  # noqa: B018
     assert (SOURCES / "py.typed").exists()

@@ -5,7 +5,8 @@ import torch
 from catalogue import ENGINES, MAIN, make, parameters, train
 
 import adaterm
-from adaterm.rounding import noise, round_stochastically
+from adaterm.rounding import noise
+from adaterm.torch_primitives import round_stochastically
 
 every_rule = pytest.mark.parametrize("rule", ["AdaTerm (gradient init)", "RobustAdamW, usual norm"])
 

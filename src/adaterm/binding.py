@@ -20,12 +20,12 @@ class Stages(NamedTuple):
 
 
 def bind(primitives: dict[str, Any], wrap: Wrap = lambda equation: equation) -> SimpleNamespace:
-    """Rebuild every equation so that it calls the given primitives (`shift`, `where`, …) in place of torch's.
+    """Rebuild every equation so that it calls an array library's primitives (`shift`, `where`, …).
 
     `wrap` makes of an equation what a kernel can call. A compiler may want other constants and types as well: they are
     replaced in the same way.
     """
-    # Without __name__: torch.compile would otherwise look names up in the module and find torch's primitives there.
+    # Without __name__: torch.compile would otherwise look names up in the module and find no primitives there.
     scope = {name: value for name, value in vars(equations).items() if name != "__name__"} | primitives
     for name, function in vars(equations).items():
         is_equation = isinstance(function, FunctionType) and function.__module__.startswith(equations.__name__)
@@ -36,6 +36,6 @@ def bind(primitives: dict[str, Any], wrap: Wrap = lambda equation: equation) -> 
     return SimpleNamespace(**scope)
 
 
-def stages_of(family: str, library: Any = equations) -> Stages:
-    """The stages of a family of rules, over torch or over a library that was bound."""
+def stages_of(family: str, library: Any) -> Stages:
+    """The stages of a family of rules, over a library that was bound."""
     return Stages(*(getattr(library, f"{family}_{stage}", None) for stage in Stages._fields))  # type: ignore[arg-type]

@@ -8,13 +8,26 @@ from typing import Any, Unpack
 import torch
 from torch.optim.optimizer import ParamsT
 
+from adaterm.checks import require
 from adaterm.equations import BatchStatistics
 from adaterm.optimizer import RobustOptimizer
-from adaterm.options import Common, Modes, Number, require
-from adaterm.rules import AdaTermRule, RobustAdamRule, Rule, TRule
+from adaterm.options import Common, Modes, Number
+from adaterm.rules import (
+    ADABELIEF,
+    ADATERM,
+    AT_ADABELIEF,
+    AT_ADAM,
+    ROBUST_ADAM,
+    T_ADABELIEF,
+    T_ADAM,
+    AdaTermRule,
+    RobustAdamRule,
+    Rule,
+    TRule,
+)
 
 
-class AdaTerm(RobustOptimizer, template=AdaTermRule()):
+class AdaTerm(RobustOptimizer, template=ADATERM):
     """AdaTerm (Ilboudo, Kobayashi and Matsubara): Adam for gradients that follow a Student's t-distribution.
 
     Mean, scale and degrees of freedom of each tensor's gradients are estimated online; a gradient is trusted the less,
@@ -81,7 +94,7 @@ class AdaTerm(RobustOptimizer, template=AdaTermRule()):
         super().__init__(params, rule, common)
 
 
-class TAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0), fixed=("belief", "beta_dof")):
+class TAdam(RobustOptimizer, template=T_ADAM, fixed=("belief", "beta_dof")):
     """t-Adam (Ilboudo et al., 2020): Adam whose mean is a t-momentum with `dof` degrees of freedom for each dimension.
 
     `as_published` leaves the sum of weights at its initial value, as the authors' released code does. The other options
@@ -105,7 +118,7 @@ class TAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0), fixed=("beli
         )
 
 
-class AtAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0, beta_dof=0.999), fixed=("belief",)):
+class AtAdam(RobustOptimizer, template=AT_ADAM, fixed=("belief",)):
     """At-Adam (Ilboudo et al., 2021): t-Adam that estimates its degrees of freedom, beginning at `dof`.
 
     `beta_dof` is the decay of that estimate. `as_published` keeps nothing from step to step but mean and scale, as the
@@ -130,7 +143,7 @@ class AtAdam(RobustOptimizer, template=TRule(belief=False, dof=1.0, beta_dof=0.9
         )
 
 
-class TAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.0), fixed=("belief", "beta_dof")):
+class TAdaBelief(RobustOptimizer, template=T_ADABELIEF, fixed=("belief", "beta_dof")):
     """t-AdaBelief: the t-momentum of `TAdam` over AdaBelief."""
 
     def __init__(
@@ -150,7 +163,7 @@ class TAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.0
         )
 
 
-class AtAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.0, beta_dof=0.999), fixed=("belief",)):
+class AtAdaBelief(RobustOptimizer, template=AT_ADABELIEF, fixed=("belief",)):
     """At-AdaBelief: the At-momentum of `AtAdam` over AdaBelief."""
 
     def __init__(
@@ -171,9 +184,7 @@ class AtAdaBelief(RobustOptimizer, template=TRule(belief=True, eps=1e-16, dof=1.
         )
 
 
-class AdaBelief(
-    RobustOptimizer, template=TRule(belief=True, eps=1e-16), fixed=("belief", "dof", "beta_dof", "as_published")
-):
+class AdaBelief(RobustOptimizer, template=ADABELIEF, fixed=("belief", "dof", "beta_dof", "as_published")):
     """AdaBelief (Zhuang et al., 2020): Adam whose scale is the gradient's variance around its mean; not robust."""
 
     def __init__(
@@ -188,7 +199,7 @@ class AdaBelief(
         super().__init__(params, TRule(True, betas, eps), Common(lr, weight_decay, **modes))
 
 
-class RobustAdamW(RobustOptimizer, template=RobustAdamRule()):
+class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
     """AdamW that notices aberrant batches: it is AdamW while gradients are ordinary, and distrusts them when not.
 
     What is ordinary, each tensor's own recent past tells. The distance of a gradient from its mean, in units of its

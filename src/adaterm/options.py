@@ -1,4 +1,4 @@
-"""The options that every optimizer here shares, and how any option is checked."""
+"""The options that every torch optimizer here shares."""
 
 import sys
 import warnings
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import inf
-from numbers import Real
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
+
+from adaterm.checks import Basics, require, require_bools, require_number
 
 Number = float | Tensor
 
@@ -27,34 +28,6 @@ _KEYS_OF_OTHERS = (
 """What schedulers and frameworks keep in parameter groups."""
 
 
-def require(satisfied: bool, option: str, value: object, allowed: str) -> None:
-    """Raise an error that names the option, its value and what is allowed."""
-    if not satisfied:
-        raise ValueError(f"{option}={value!r} is not possible: {option} must be {allowed}")
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a number; True and False are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def require_number(option: str, value: Any, low: float, high: float, allowed: str) -> None:
-    """Raise unless `low <= value < high`."""
-    require(is_number(value) and low <= value < high, option, value, allowed)
-
-
-def require_bools(options: object, *names: str) -> None:
-    """Raise unless each of these options is True or False."""
-    for name in names:
-        value = getattr(options, name)
-        require(isinstance(value, bool), name, value, "True or False")
-
-
-def require_choice(option: str, value: object, *choices: str) -> None:
-    """Raise unless the value is one of the choices."""
-    require(value in choices, option, value, " or ".join(map(repr, choices)))
-
-
 class Modes(TypedDict, total=False):
     """The options that seldom change: those of every optimizer here, beside learning rate and weight decay."""
 
@@ -68,14 +41,10 @@ class Modes(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Common:
-    """The options that every optimizer here shares."""
+class Common(Basics):
+    """The options that every torch optimizer here shares."""
 
-    lr: Number = 1e-3
-    weight_decay: float = 0.0
-    decoupled_weight_decay: bool = False
-    maximize: bool = False
-    stochastic_rounding: bool = False
+    lr: Number = Basics.lr
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool = False
@@ -90,8 +59,8 @@ class Common:
         if not isinstance(self.lr, Tensor) or (self.lr.is_cpu and not torch.compiler.is_compiling()):
             lr = self.lr.item() if isinstance(self.lr, Tensor) else self.lr
             require_number("lr", lr, 0.0, inf, "a non-negative number or a 1-element tensor")
-        require_number("weight_decay", self.weight_decay, 0.0, inf, "a non-negative number")
-        require_bools(self, "decoupled_weight_decay", "maximize", "stochastic_rounding", "capturable", "differentiable")
+        super().__post_init__()
+        require_bools(self, "capturable", "differentiable")
         for option in ("foreach", "fused"):
             value = getattr(self, option)
             require(value is None or isinstance(value, bool), option, value, "None, True or False")
@@ -105,16 +74,6 @@ class Common:
             )
         if self.differentiable and self.foreach:
             raise RuntimeError("foreach=True is not possible with differentiable=True; foreach must be None or False")
-
-    @property
-    def adds_decay(self) -> bool:
-        """Whether weight decay is added to the gradient: L2."""
-        return bool(self.weight_decay) and not self.decoupled_weight_decay
-
-    @property
-    def shrinks(self) -> bool:
-        """Whether weight decay shrinks the parameter itself, as AdamW's does."""
-        return bool(self.weight_decay) and self.decoupled_weight_decay
 
 
 def name_options(options: type) -> tuple[str, ...]:

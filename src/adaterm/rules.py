@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
+from adaterm.checks import is_number, require, require_bools, require_choice, require_number
 from adaterm.equations import (
     ENOUGH,
     AdaTermFlags,
@@ -21,7 +22,6 @@ from adaterm.equations import (
     TFamilyScalars,
     trigamma,
 )
-from adaterm.options import is_number, require, require_bools, require_choice, require_number
 
 
 def measure(count: int, needs_trigamma: bool = True) -> Size:
@@ -154,7 +154,8 @@ class TRule:
         """What the equations are given as numbers; schedules may change them."""
         beta1, beta2 = self.betas
         floor = self.eps / (1.0 - beta2) if self.belief else 0.0
-        return TFamilyNumbers(beta1, beta2, self.eps, self.dof, self.beta_dof or 0.0, floor)
+        beta_dof = 0.0 if self.beta_dof is None else self.beta_dof
+        return TFamilyNumbers(beta1, beta2, self.eps, self.dof, beta_dof, floor)
 
     @property
     def flags(self) -> TFamilyFlags:
@@ -224,7 +225,7 @@ class RobustAdamRule:
     @property
     def numbers(self) -> RobustAdamNumbers:
         """What the equations are given as numbers; schedules may change them."""
-        max_norm = inf if self.max_norm is None or isinstance(self.max_norm, str) else float(self.max_norm)
+        max_norm = inf if self.max_norm is None or isinstance(self.max_norm, str) else self.max_norm
         return RobustAdamNumbers(*self.betas, self.eps, self.dof, self.threshold, self.minority, max_norm)
 
     @property
@@ -239,6 +240,15 @@ class RobustAdamRule:
 
 
 Rule = AdaTermRule | TRule | RobustAdamRule
+
+# The methods, with the defaults of their options.
+ADATERM = AdaTermRule()
+T_ADAM = TRule(belief=False, dof=1.0)
+AT_ADAM = TRule(belief=False, dof=1.0, beta_dof=0.999)
+T_ADABELIEF = TRule(belief=True, eps=1e-16, dof=1.0)
+AT_ADABELIEF = TRule(belief=True, eps=1e-16, dof=1.0, beta_dof=0.999)
+ADABELIEF = TRule(belief=True, eps=1e-16)
+ROBUST_ADAM = RobustAdamRule()
 
 
 class RuleKind(NamedTuple):

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from adaterm.binding import bind, stages_of
-from adaterm.equations import Batch, Pace, Size, Totals, push
+from adaterm.equations import Batch, Pace, Size, Totals
 from adaterm.rules import Rule, measure
+from adaterm.torch_primitives import PRIMITIVES, TORCH, push
 
-_TRIALS = bind({"add_up": lambda terms: terms.flatten(1).sum(1)})  # sums of each trial
+_TRIALS = bind(PRIMITIVES | {"add_up": lambda terms: terms.flatten(1).sum(1)})  # sums of each trial
 
 
 class Stepper(Protocol):
@@ -67,7 +68,7 @@ def apply_rule(
     weight_decay: float = 0.0,
 ) -> Step:
     """One step by the library's equations; nothing is changed in place. A rule that judges batches needs all of it."""
-    stages, options = stages_of(rule.family), (rule.numbers, rule.flags)
+    stages, options = stages_of(rule.family, TORCH), (rule.numbers, rule.flags)
     sums = gauge(rule, gradient, mean, scale, scalars) if sums is None else sums
     size, pace = _measure_size(gradient[0].numel()), Pace(lr, weight_decay, count)
     rates, following, note, statistics = stages.weigh(sums, size, _name(rule, scalars), window, batch, pace, *options)
@@ -126,7 +127,7 @@ class RuleStepper:
 
     def _judge(self) -> tuple[list[Any], Batch]:
         """The sums of all tensors, and the judgement of each trial's batch."""
-        rule, stages = self.rule, stages_of(self.rule.family)
+        rule, stages = self.rule, stages_of(self.rule.family, TORCH)
         sums, summaries = [], []
         for parameter, mean, scale, scalars in zip(self.params, self.means, self.scales, self.scalars, strict=True):
             assert parameter.grad is not None

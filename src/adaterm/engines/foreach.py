@@ -16,10 +16,10 @@ from torch import Tensor
 from adaterm.binding import bind, stages_of
 from adaterm.engines import reference
 from adaterm.engines.base import Block, Evidence, read_verdict
-from adaterm.equations import Size, push
+from adaterm.equations import Size
 from adaterm.options import Number
-from adaterm.rounding import round_stochastically
 from adaterm.rules import measure
+from adaterm.torch_primitives import TORCH, push, round_stochastically
 
 _ALIGNMENT = 16  # elements: every tensor of a flat buffer starts where vectorised loads can
 
@@ -212,7 +212,7 @@ class ForeachEngine:
         gradients, means, scales, parameters, scalars = operands
         block, rule, batch = self.block, self.block.rule, read_verdict(verdict)
         torch._foreach_add_(block.steps, 1.0)
-        weigh, move = stages_of(rule.family).weigh, stages_of(rule.family, _LISTS).move
+        weigh, move = stages_of(rule.family, TORCH).weigh, stages_of(rule.family, _LISTS).move
         pace, windows = block.read_pace(_read_counts(block)), torch.stack(block.windows) if rule.window else None
         rates, scalars, notes, statistics = weigh(
             sums, _measure(block), scalars, windows, batch, pace, rule.numbers, rule.flags

@@ -6,25 +6,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaterm import equations
 from adaterm.binding import bind, stages_of
 from adaterm.engines.base import Block, Evidence, read_verdict
-from adaterm.equations import Batch, Totals, push
+from adaterm.equations import Batch, Totals, direct
 from adaterm.options import Number
-from adaterm.rounding import round_stochastically
 from adaterm.rules import measure
+from adaterm.torch_primitives import PRIMITIVES, TORCH, push, round_stochastically
 
 
 def _shift_in_place(value: Tensor, direction: Tensor, rate: Number) -> Tensor:
     return value.add_(direction * rate) if isinstance(rate, Tensor) else value.add_(direction, alpha=rate)
 
 
-_IN_PLACE = bind({"shift": _shift_in_place})
+_IN_PLACE = bind(PRIMITIVES | {"shift": _shift_in_place})
 
 
 def judge(block: Block, evidence: Evidence) -> Tensor:
     """The verdict on a batch, in torch's operations."""
-    rule, stages = block.rule, stages_of(block.rule.family)
+    rule, stages = block.rule, stages_of(block.rule.family, TORCH)
     size = measure(1)._replace(count=evidence.sizes)
     wide = evidence.sums.dtype if evidence.sums.device.type == "mps" else torch.float64
     totals = Totals(*(values.sum(dtype=wide) for values in stages.summarize(evidence.sums, size, rule.flags)))
@@ -69,7 +68,7 @@ class ReferenceEngine:
     def _gauge(self, index: int) -> Tensor:
         block, mean = self.block, self.block.means[index]
         gradient = self._gradient(index, block.params[index].to(mean.dtype))
-        gauge = stages_of(block.rule.family).gauge
+        gauge = stages_of(block.rule.family, TORCH).gauge
         scalars = self._scalars(index)
         sums = gauge(gradient, mean, block.scales[index], scalars, block.rule.numbers, block.rule.flags)
         return torch.stack(sums[: block.rule.sum_count])
@@ -77,7 +76,7 @@ class ReferenceEngine:
     def _finish(self, index: int, sums: Tensor, batch: Batch | None) -> Tensor:
         block, rule, options = self.block, self.block.rule, self.block.options
         stored, mean, scale, step = (lists[index] for lists in (block.params, block.means, block.scales, block.steps))
-        library = equations if options.differentiable else _IN_PLACE
+        library = TORCH if options.differentiable else _IN_PLACE
 
         parameter = stored.clone() if options.differentiable else stored.to(mean.dtype)  # its graph needs what was
         gradient = self._gradient(index, parameter)
@@ -85,7 +84,7 @@ class ReferenceEngine:
         step += 1
         pace = block.read_pace(step.item() if block.on_host else step.to(mean.dtype))
         size, window = measure(block.sizes[index], rule.needs_trigamma), block.windows[index] if rule.window else None
-        weigh, move = stages_of(rule.family).weigh, stages_of(rule.family, library).move
+        weigh, move = stages_of(rule.family, TORCH).weigh, stages_of(rule.family, library).move
         rates, scalars, note, statistics = weigh(
             sums, size, self._scalars(index), window, batch, pace, rule.numbers, rule.flags
         )
@@ -105,7 +104,7 @@ class ReferenceEngine:
     def _gradient(self, index: int, parameter: Tensor) -> Tensor:
         block, options = self.block, self.block.options
         gradient = block.grads[index].to(parameter.dtype)
-        return equations.direct(  # type: ignore[no-any-return]
+        return direct(  # type: ignore[no-any-return]
             gradient, parameter, block.read_sign(), options.weight_decay, options.adds_decay
         )
 

@@ -4,8 +4,6 @@ import math
 from math import inf
 from typing import NamedTuple
 
-from torch import log, sqrt, square, where
-
 from adaterm.equations.primitives import (
     Array,
     Statistics,
@@ -13,12 +11,16 @@ from adaterm.equations.primitives import (
     at_least,
     gaussian,
     granted,
+    log,
     power,
     ratio,
     residual,
     shift,
     shrinkage,
+    sqrt,
+    square,
     surprise,
+    where,
 )
 
 TINY = 1.1754943508222875e-38  # smallest normal float32, whatever the precision: the paper's epsilon_float

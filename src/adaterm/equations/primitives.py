@@ -1,17 +1,42 @@
-"""What all families share, and the primitives that an array library may replace by its own."""
+"""What all families share: the primitives, of which an array library brings those without a body, and more."""
 
 from math import inf
 from typing import Any, NamedTuple
 
-import torch
-from torch import sqrt, square, where
-
 Array = Any  # a torch tensor, a list of tensors, a JAX array, a Triton block or a number
+
+
+UNBOUND = "this primitive is brought by an array library: use the equations that adaterm.binding.bind makes for it"
+
+
+def log(value: Array) -> Array:
+    """The natural logarithm."""
+    raise NotImplementedError(UNBOUND)
+
+
+def exp(value: Array) -> Array:
+    """The exponential."""
+    raise NotImplementedError(UNBOUND)
+
+
+def sqrt(value: Array) -> Array:
+    """The square root."""
+    raise NotImplementedError(UNBOUND)
+
+
+def square(value: Array) -> Array:
+    """The square."""
+    raise NotImplementedError(UNBOUND)
+
+
+def where(condition: Array, value: Array, other: Array) -> Array:
+    """The value where the condition holds, and elsewhere the other."""
+    raise NotImplementedError(UNBOUND)
 
 
 def at_least(value: Array, bound: float) -> Array:
     """The larger of an array and a number; NaN stays NaN."""
-    return torch.clamp_min(value, bound)
+    raise NotImplementedError(UNBOUND)
 
 
 def shift(value: Array, direction: Array, rate: Array) -> Array:
@@ -36,36 +61,32 @@ def power(base: Array, exponent: Array) -> Array:
 
 def add_up(terms: Array) -> Array:
     """The sum over a tensor; kernels, which see parts of it, leave the terms as they are and add up later."""
-    return terms.sum()
+    raise NotImplementedError(UNBOUND)
 
 
 def count_above(window: Array, bound: Array) -> Array:
     """How many of a window's values lie above a bound; values that are yet to come are infinite and do not count."""
-    bounded = bound[..., None] if isinstance(bound, torch.Tensor) else bound
-    return ((window > bounded) & (window < inf)).sum(-1, dtype=window.dtype)
+    raise NotImplementedError(UNBOUND)
 
 
 def sort(window: Array) -> Array:
     """A window's values in ascending order; those that are yet to come are last."""
-    return torch.sort(window).values
+    raise NotImplementedError(UNBOUND)
 
 
 def quantile(ordered: Array, share: float) -> Array:
     """A quantile, interpolated, of the values that a sorted window has; infinite or NaN if there are none."""
-    place = share * torch.clamp_min(count_above(ordered, -inf) - 1.0, 0.0)
-    neighbours = torch.stack([place.floor(), place.ceil()], -1).long()
-    low, high = ordered.gather(-1, neighbours).unbind(-1)
-    return torch.lerp(low, high, (place - place.floor()).to(low.dtype))
+    raise NotImplementedError(UNBOUND)
 
 
 def least_of_newest(window: Array, count: int) -> Array:
     """The least of a window's newest values, which are its first."""
-    return window[..., :count].amin(-1)
+    raise NotImplementedError(UNBOUND)
 
 
 def push(window: Array, note: Array) -> Array:
     """A window whose newest value, the first, is a note; an infinite note is none."""
-    return where((note < inf)[..., None], torch.cat([note[..., None], window[..., :-1]], -1), window)
+    raise NotImplementedError(UNBOUND)
 
 
 class Size(NamedTuple):

@@ -3,23 +3,26 @@
 from math import inf, nan
 from typing import NamedTuple
 
-from torch import exp, log, sqrt, square, where
-
 from adaterm.equations.primitives import (
     Array,
     Statistics,
     add_up,
     at_least,
     count_above,
+    exp,
     granted,
     least_of_newest,
+    log,
     quantile,
     ratio,
     residual,
     scaled,
     shift,
     sort,
+    sqrt,
+    square,
     t_descend,
+    where,
 )
 
 ENOUGH = 10  # values that a window must have before it tells what is usual

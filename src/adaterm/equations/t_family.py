@@ -3,8 +3,6 @@
 from math import inf
 from typing import NamedTuple
 
-from torch import log, sqrt, square, where
-
 from adaterm.equations.primitives import (
     Array,
     Statistics,
@@ -12,12 +10,16 @@ from adaterm.equations.primitives import (
     at_least,
     gaussian,
     granted,
+    log,
     power,
     residual,
     shift,
     shrinkage,
+    sqrt,
+    square,
     surprise,
     t_descend,
+    where,
 )
 
 

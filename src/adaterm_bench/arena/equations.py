@@ -13,7 +13,10 @@ from adaterm_bench.arena.arms import OURS, find_arm, is_variant, make_on_nothing
 from adaterm_bench.arena.protocol import EQUATIONS
 from adaterm_bench.core.trial import Trial
 
-PRIMITIVES = ("add_up", "at_least", "count_above", "least_of_newest", "push", "quantile", "sort")
+PRIMITIVES = (
+    *("add_up", "at_least", "count_above", "exp", "least_of_newest", "log", "push", "quantile", "sort", "sqrt"),
+    *("square", "where"),
+)
 """What array libraries do in ways of their own; the results are the same."""
 FAMILIES = {adaterm.TAdam: "t_family", adaterm.AdaTerm: "adaterm", adaterm.RobustAdamW: "robust_adam"}
 """How the names of a method's equations begin."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    *("adaterm", "torch", "numpy", "numba", "triton", "ray"),
+    *("adaterm", "torch", "numpy", "numba", "triton", "ray", "jax", "jaxlib", "optax", "flax"),
     *("gymnasium", "mujoco", "pybullet", "pybullet-envs-gymnasium", "stable-baselines3"),
 )
 SOURCES = ("src", "benchmarks", "examples")  # where an uncommitted change may change a result

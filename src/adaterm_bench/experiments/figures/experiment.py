@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaterm import equations
+from adaterm.equations import LARGEST_DOF_WEIGHT, Pace
 from adaterm.rules import AdaTermRule, measure
+from adaterm.torch_primitives import TORCH
 from adaterm_bench.core.experiment import Experiment, Progress, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
@@ -70,8 +71,8 @@ def _fit(sample: Values, dof: float) -> tuple[float, float]:
     """Location and scale of a t-distribution: averages with the library's weights, until they stay."""
     values, mean, scale = torch.from_numpy(sample), torch.tensor(float(np.median(sample))), torch.tensor(1.0)
     for _ in range(200):
-        distance = equations.surprise(values, mean, scale)
-        weight = equations.weigh(distance, torch.zeros_like(values), 0.0, 0.0, dof)[0]
+        distance = TORCH.surprise(values, mean, scale)
+        weight = TORCH.weigh(distance, torch.zeros_like(values), 0.0, 0.0, dof)[0]
         mean = (weight * values).sum() / weight.sum()
         scale = (weight * (values - mean).square()).mean()
     return float(mean), float(scale)
@@ -118,10 +119,10 @@ def surrogate_gradient(settings: Explanatory, rng: np.random.Generator) -> Data:
     weight = torch.linspace(0.01, 2.0, settings.points, dtype=torch.float64)
     dof = torch.ones_like(weight)
     scaled = (dof + 1.0) / weight - dof  # the distance with this weight
-    following = equations.weigh(scaled, dof, 0.0, 0.0, 0.0)[3]
+    following = TORCH.weigh(scaled, dof, 0.0, 0.0, 0.0)[3]
     # The library's increment is tau_nu (lambda' - excess) = 2 excess / (d bound) times the gradient of the dof per
     # dimension, in which 1/dof stands for 1/nu; its bound is the constant at this dof.
-    of_one = (following - dof) / dof * equations.LARGEST_DOF_WEIGHT / 2.0
+    of_one = (following - dof) / dof * LARGEST_DOF_WEIGHT / 2.0
     sizes = [1, 10, 100, 10_000]
     curves = [(of_one - 0.5 * (dof + 2.0) / (dof + 1.0) / dof * (1.0 - 1.0 / size)).tolist() for size in sizes]
     return {"weight": weight.tolist(), "sizes": sizes, "gradients": curves}
@@ -144,12 +145,12 @@ def dof_and_distance(settings: Explanatory, rng: np.random.Generator) -> Data:
     start, repeats = 2.0, 4_000
     axis = torch.linspace(-6.0, 6.0, settings.points, dtype=torch.float64)
     plane = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1)
-    distance = equations.surprise(plane, torch.zeros(2), torch.ones(2)).mean(-1)
+    distance = TORCH.surprise(plane, torch.zeros(2), torch.ones(2)).mean(-1)
     seen = torch.tensor([[0.4, 0.3], [5.2, 4.6]], dtype=torch.float64)
-    at = equations.surprise(seen, torch.zeros(2), torch.ones(2)).mean(-1)
+    at = TORCH.surprise(seen, torch.zeros(2), torch.ones(2)).mean(-1)
     excess = torch.full_like(at, start - 1.0)
     for _ in range(repeats):
-        excess = equations.weigh(at, excess, settings.beta, settings.eps, 1.0)[3]
+        excess = TORCH.weigh(at, excess, settings.beta, settings.eps, 1.0)[3]
     x = np.linspace(-6.0, 6.0, settings.points)
     after = [2.0 * (1.0 + value) for value in excess.tolist()]
     return {
@@ -190,8 +191,8 @@ def rates(settings: Explanatory, rng: np.random.Generator) -> Data:
     rows, columns = torch.meshgrid(distance, dof, indexing="ij")
     rule = AdaTermRule(settings.beta, settings.eps)
     scalars = rule.Scalars(columns - 1.0, 0.0)
-    pace = equations.Pace(lr=0.0, weight_decay=0.0, step=1)
-    weights, *_ = equations.adaterm_weigh([rows], measure(1), scalars, None, None, pace, rule.numbers, rule.flags)
+    pace = Pace(lr=0.0, weight_decay=0.0, step=1)
+    weights, *_ = TORCH.adaterm_weigh([rows], measure(1), scalars, None, None, pace, rule.numbers, rule.flags)
     increment = _increment(rows, columns, settings)
     return {
         "dof": dof.tolist(),
@@ -203,7 +204,7 @@ def rates(settings: Explanatory, rng: np.random.Generator) -> Data:
 
 def _increment(distance: Tensor, dof: Tensor, settings: Explanatory) -> Tensor:
     """What a step adds to the dof, for a least dof of 1, but for the eps that keeps it from stopping."""
-    following: Tensor = equations.weigh(distance, dof - 1.0, settings.beta, 0.0, 1.0)[3]
+    following: Tensor = TORCH.weigh(distance, dof - 1.0, settings.beta, 0.0, 1.0)[3]
     return following - (dof - 1.0)
 
 

@@ -1,0 +1,132 @@
+"""Time steps of `adaterm.optax` under jit, in turns with Optax's AdamW, and write results/jax_step_time/<device>.json.
+
+    python benchmarks/jax_step_time.py                          # ResNet-18's, GPT-2's and Llama's shapes
+    python benchmarks/jax_step_time.py --shapes mlp --seconds 1
+
+It needs JAX and Optax, and no torch. Optax is pure Python: where it cannot be installed, a folder with the packages
+`optax` and `absl` in PYTHONPATH is enough.
+
+Parameters and state are donated to the step, gradients are not. A method takes turns with its rival, AdamW behind
+`clip_by_global_norm`, in rounds of a few steps that the host does not wait for one by one. A ratio is one of medians
+over the same rounds. The memory of a step is what XLA plans for it: arguments, results that are not in their place,
+scratch.
+"""
+
+import argparse
+import gc
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from model_shapes import SHAPES
+from provenance import provenance
+
+from adaterm import optax as ours
+
+BASE = "clip_by_global_norm + adamw"
+METHODS: dict[str, Callable[[], Any]] = {
+    BASE: lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
+    "adamw": lambda: optax.adamw(1e-3),
+    "adaterm": lambda: ours.adaterm(1e-3),
+    "robust_adamw": lambda: ours.robust_adamw(1e-3),
+    "robust_adamw(max_norm=1.0)": lambda: ours.robust_adamw(1e-3, max_norm=1.0),
+}
+TURN, FEWEST = 10, 5  # steps of a turn, and rounds
+
+
+class Run:
+    """A method with parameters and state of its own, and its compiled step."""
+
+    def __init__(self, optimizer: Any, shapes: list[tuple[int, ...]], dtype: Any, gradients: list[Any]) -> None:
+        self.gradients = gradients
+        self.params = [jnp.full(shape, 0.1, dtype) for shape in shapes]
+        self.state = optimizer.init(self.params)
+
+        def step(params: Any, state: Any, gradients: Any) -> tuple[Any, Any]:
+            updates, state = optimizer.update(gradients, state, params)
+            return optax.apply_updates(params, updates), state
+
+        start = time.perf_counter()
+        lowered = jax.jit(step, donate_argnums=(0, 1)).lower(self.params, self.state, gradients)
+        self.step = lowered.compile()
+        self.seconds_to_compile = time.perf_counter() - start
+        planned = self.step.memory_analysis()
+        self.memory = planned.argument_size_in_bytes + planned.temp_size_in_bytes
+        self.memory += planned.output_size_in_bytes - planned.alias_size_in_bytes
+
+    def take(self, steps: int) -> float:
+        """The milliseconds a step."""
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.params, self.state = self.step(self.params, self.state, self.gradients)
+        jax.block_until_ready((self.params, self.state))
+        return 1e3 * (time.perf_counter() - start) / steps
+
+
+def compare(runs: dict[str, Run], seconds: float) -> dict[str, float]:
+    """Milliseconds a step of each: medians of rounds in which everyone takes a turn."""
+    for run in runs.values():
+        run.take(2)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    end = time.perf_counter() + seconds
+    while len(times[BASE]) < FEWEST or time.perf_counter() < end:
+        for name, run in runs.items():
+            times[name].append(run.take(TURN))
+    return {name: statistics.median(row) for name, row in times.items()}
+
+
+def measure(shapes: list[tuple[int, ...]], dtype: Any, chosen: list[str], seconds: float) -> dict[str, Any]:
+    """What one model's tensors show of the chosen methods, as the parts of the record."""
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    gradients = [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+    parts: dict[str, Any] = {part: {} for part in ("times", "ratios", "memory", "memory ratios", "seconds to compile")}
+    for name in chosen:
+        runs = {each: Run(METHODS[each](), shapes, dtype, gradients) for each in dict.fromkeys((BASE, name))}
+        times = compare(runs, seconds)
+        parts["times"][name], parts["ratios"][name] = times, times[name] / times[BASE]
+        parts["memory"][name], parts["seconds to compile"][name] = runs[name].memory, runs[name].seconds_to_compile
+        parts["memory ratios"][name] = runs[name].memory / runs[BASE].memory
+        print(f"  {name:32}{times[name]:10.3f} ms{times[name] / times[BASE]:8.3f} x", end="")
+        print(f"{runs[name].memory / 2**20:12.1f} MiB{runs[name].memory / runs[BASE].memory:8.3f} x", flush=True)
+        del runs
+        gc.collect()
+    return {"elements": sum(map(math.prod, shapes)), "tensors": len(shapes), **parts}
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["resnet18", "gpt2", "llama"])
+    parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="methods with one of these in the name")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a comparison, about")
+    parser.add_argument("--out", type=Path, default=Path("results/jax_step_time"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    args, device = read_arguments(), jax.devices()[0]
+    chosen = [name for name in METHODS if any(text in name for text in args.only)]
+    if not chosen:
+        sys.exit(f"no method has one of these in its name: {', '.join(args.only)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    kind = "cuda" if device.platform == "gpu" else device.platform
+    file, record = args.out / f"{kind}.json", {}
+    for shape in args.shapes:
+        for dtype in args.dtypes:
+            case = shape if dtype == "float32" else f"{shape}, bf16"
+            print(f"{case}: {len(SHAPES[shape])} tensors, {sum(map(math.prod, SHAPES[shape])) / 1e6:.3g} M elements")
+            record[case] = measure(SHAPES[shape], jnp.dtype(dtype), chosen, args.seconds)
+            file.write_text(json.dumps({"cases": record, **provenance(device.device_kind)}, indent=1) + "\n")
+    print(f"written to {file}")
+
+
+if __name__ == "__main__":
+    main()

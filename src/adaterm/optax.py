@@ -1,0 +1,350 @@
+"""The same optimizers for JAX: Optax's gradient transformations over the same equations.
+
+    from adaterm.optax import robust_adamw
+    optimizer = robust_adamw(3e-4, weight_decay=0.1)
+
+The elements of a tensor meet in sums, which XLA takes over all devices that share it. What is one number for a tensor
+lies in vectors, in the order of `jax.tree.leaves(params)`, and is computed at once for all of them.
+"""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import fields, replace
+from inspect import Parameter, Signature
+from math import inf
+from operator import index
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from adaterm import rules
+from adaterm.binding import Stages, bind, stages_of
+from adaterm.checks import Basics, is_number, require_number
+from adaterm.equations import BatchStatistics, Pace, Size, Statistics, Totals
+from adaterm.rounding import noise
+from adaterm.rules import Rule, measure, name_scalars
+
+try:
+    import jax
+    import jax.numpy as jnp
+    import numpy
+    import optax
+except ImportError as error:
+    raise ImportError("adaterm.optax needs JAX and Optax: pip install 'adaterm[jax]'") from error
+
+__all__ = [
+    "RoundingState",
+    "RuleState",
+    "adaterm",
+    "at_adabelief",
+    "at_adam",
+    "robust_adamw",
+    "round_updates",
+    "scale_by_adaterm",
+    "scale_by_robust_adam",
+    "scale_by_rule",
+    "t_adabelief",
+    "t_adam",
+]
+_LARGEST_DOF = 1e30  # stands for infinity where the dof are an array: `rules` allows none that is larger
+_NEEDS_PARAMS = "{} needs the parameters: call update(gradients, state, params)"
+
+
+def _count_above(window: Any, bound: Any) -> Any:
+    return jnp.sum((window > jnp.expand_dims(bound, -1)) & (window < inf), -1).astype(window.dtype)
+
+
+def _quantile(ordered: Any, share: float) -> Any:
+    place = share * jnp.maximum(_count_above(ordered, -inf) - 1.0, 0.0)
+    neighbours = jnp.stack([jnp.floor(place), jnp.ceil(place)], -1).astype(jnp.int32)
+    low, high = jnp.moveaxis(jnp.take_along_axis(ordered, neighbours, -1), -1, 0)
+    return low + (place - jnp.floor(place)) * (high - low)
+
+
+def _push(window: Any, note: Any) -> Any:
+    note = jnp.expand_dims(note, -1)
+    return jnp.where(note < inf, jnp.concatenate([note, window[..., :-1]], -1), window)
+
+
+_JAX = bind(
+    {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where", "sort")}
+    | {"at_least": jnp.maximum, "add_up": jnp.sum, "count_above": _count_above, "quantile": _quantile, "push": _push}
+    | {"least_of_newest": lambda window, count: jnp.min(window[..., :count], -1)}
+)
+
+# With numbers of 32 bits without a sign: JAX takes bare ones for such with a sign, and refuses what they cannot hold.
+_CONSTANTS = tuple(numpy.uint32(each) if isinstance(each, int) else each for each in noise.__code__.co_consts)
+_noise = FunctionType(noise.__code__.replace(co_consts=_CONSTANTS), {})
+
+
+class RuleState(NamedTuple):
+    """What a rule remembers, and what it made of the last gradients.
+
+    `mean` and `scale` are trees like the parameters. The rest has one number, or one row, for each tensor.
+    """
+
+    count: Any
+    mean: Any
+    scale: Any
+    scalars: dict[str, Any]
+    windows: Any  # the last log-distances of each tensor; None if the rule has no windows
+    history: Any  # the levels and norms of the last batches; likewise
+    statistics: Statistics  # of the last step; 0 before the first
+    batch: BatchStatistics | None  # likewise; level and z-score are 0 as long as nothing is usual
+
+
+class RoundingState(NamedTuple):
+    """The number of steps, by which roundings differ."""
+
+    count: Any
+
+
+def scale_by_rule(
+    rule: Rule, basics: Basics | None = None, mask: Any = None, learning_rate: Any = None, **arrays: Any
+) -> Any:
+    """The steps of a rule; without a learning rate uphill and for 1: `optax.scale_by_learning_rate` is to follow.
+
+    The rate is a number or a schedule; that of the basics is not used, their decay is. It concerns the tensors that the
+    mask, a tree or a function of the parameters, chooses; all if there is none. `arrays` are options of the rule, or
+    `weight_decay`, whose values may change from step to step.
+    """
+    basics = Basics() if basics is None else basics
+    decay = arrays.pop("weight_decay", basics.weight_decay)
+    decays = not is_number(decay) or decay > 0.0
+    adds, shrinks = decays and not basics.decoupled_weight_decay, decays and basics.decoupled_weight_decay
+    sign, uphill = -1.0 if basics.maximize else 1.0, learning_rate is None
+    given, flags, stages = _with_arrays(rule, arrays), rule.flags, stages_of(rule.family, _JAX)
+    numbers = given.numbers
+
+    def init(params: Any) -> RuleState:
+        try:
+            return _begin(given, params)
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError):
+            raise TypeError(
+                f"{', '.join(arrays)} must be known when the state is made: call init outside of jit, or name them in "
+                "the static_args of optax.inject_hyperparams"
+            ) from None
+
+    def update(updates: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
+        if decays and params is None:
+            raise ValueError(_NEEDS_PARAMS.format("weight_decay"))
+        gradients, tree = jax.tree.flatten(updates)
+        if not gradients:
+            return updates, state
+        means, scales = tree.flatten_up_to(state.mean), tree.flatten_up_to(state.scale)
+        parameters = tree.flatten_up_to(params) if decays else means  # which then are not used
+        parameters = [parameter.astype(mean.dtype) for parameter, mean in zip(parameters, means, strict=True)]
+        chosen = tree.flatten_up_to(_spread_mask(mask, params)) if decays else [False] * len(means)
+        gradients = [
+            _JAX.direct(gradient.astype(mean.dtype), parameter, sign, decay, adds and one)
+            for gradient, mean, parameter, one in zip(gradients, means, parameters, chosen, strict=True)
+        ]
+        if rule.init_scale == "gradient":
+            scales = jax.lax.cond(state.count == 0, _begin_scales, lambda kept, *_: kept, scales, gradients, numbers)
+        sums = _gauge(rule, stages, gradients, means, scales, state.scalars, numbers)
+        sizes, batch, judged, history = _measure(rule, means, sums.dtype), None, None, state.history
+        if rule.window:
+            totals = Totals(*(jnp.sum(values) for values in stages.summarize(sums, sizes, flags)))
+            batch, judged, notes = stages.judge(totals, *history, numbers, flags)
+            judged = BatchStatistics(*(jnp.where(value == value, value, 0.0) for value in judged))
+            history = _push(history, jnp.stack(notes))
+        count = optax.safe_increment(state.count)
+        rate = learning_rate(state.count) if callable(learning_rate) else 1.0 if uphill else learning_rate
+        pace, scalars = Pace(rate, decay, count.astype(sums.dtype)), _name_scalars(rule, state.scalars)
+        weighed = stages.weigh(sums, sizes, scalars, state.windows, batch, pace, numbers, flags)
+        rates, scalars, note, statistics = weighed
+        rates, statistics = _spread_numbers(rates, sums[0]), _spread_numbers(statistics, sums[0])
+        moved = []
+        for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
+            local = rule.Rates(*(values[place].astype(mean.dtype) for values in rates))
+            start = -local.shrinkage * parameters[place] if shrinks and chosen[place] else 0.0
+            moved.append(stages.move(gradient, mean, scale, start, local, numbers, flags))
+        mean, scale, steps = (tree.unflatten(column) for column in zip(*moved, strict=True))
+        kept = {name: getattr(scalars, name).astype(sums.dtype) for name in state.scalars}
+        windows = _push(state.windows, note) if rule.window else None
+        following = RuleState(count, mean, scale, kept, windows, history, statistics, judged)
+        return jax.tree.map(jnp.negative, steps) if uphill else steps, following
+
+    return optax.GradientTransformation(init, update)
+
+
+def _with_arrays(rule: Rule, arrays: dict[str, Any]) -> Rule:
+    """A rule some of whose options are arrays, which cannot be checked: their values come when the step runs."""
+    rule = copy(rule)
+    for name, value in arrays.items():
+        object.__setattr__(rule, name, jnp.minimum(value, _LARGEST_DOF) if name in ("dof", "min_dof") else value)
+    return rule
+
+
+def _begin(rule: Rule, params: Any) -> RuleState:
+    """The state before the first step: in float32 at least, whatever the precision of the parameters."""
+    leaves = jax.tree.leaves(params)
+    for dtype in map(jnp.result_type, leaves):
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(
+                f"a parameter of {dtype} cannot be stepped: leave it out with optax.masked or, if it is complex, "
+                "wrap the optimizer in optax.contrib.split_real_and_imaginary"
+            )
+    wide = jnp.result_type(jnp.float32, *leaves)
+
+    def fill(value: float) -> Any:
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, value, jnp.promote_types(leaf.dtype, jnp.float32)), params)
+
+    beginnings = [rule.initial_scalars(measure(leaf.size)) for leaf in leaves]
+    scalars = {name: jnp.asarray([each[name] for each in beginnings], wide) for name in name_scalars(rule)}
+    windows, history = (jnp.full((rows, index(rule.window)), inf, wide) for rows in (len(leaves), 2))
+    state = RuleState(
+        jnp.zeros((), jnp.int32),
+        fill(0.0),
+        fill(rule.initial_scale),
+        scalars,
+        windows,
+        history,
+        Statistics(*(jnp.zeros(len(leaves), wide) for _ in Statistics._fields)),
+        BatchStatistics(*(jnp.zeros((), wide) for _ in BatchStatistics._fields)),
+    )
+    return state if rule.window else state._replace(windows=None, history=None, batch=None)
+
+
+def _begin_scales(scales: list[Any], gradients: list[Any], numbers: Any) -> list[Any]:
+    """The mean squares of the first gradients, where they are finite."""
+    powers = [jnp.mean(jnp.square(gradient)) for gradient in gradients]
+    return [
+        jnp.full_like(scale, jnp.maximum(jnp.where(power < inf, power, 0.0), numbers.floor))
+        for power, scale in zip(powers, scales, strict=True)
+    ]
+
+
+def _spread_mask(mask: Any, params: Any) -> Any:
+    """Whether a tensor decays, for each of the parameters."""
+    chosen = True if mask is None else mask(params) if callable(mask) else mask
+    return jax.tree.map(lambda choice, below: jax.tree.map(lambda _: choice, below), chosen, params)
+
+
+def _gauge(
+    rule: Rule, stages: Stages, gradients: list[Any], means: list[Any], scales: list[Any], scalars: Any, numbers: Any
+) -> Any:
+    """The sums of all tensors: a row for each sum of the rule, a column for each tensor."""
+    columns = []
+    for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
+        local = _name_scalars(rule, {name: values[place].astype(mean.dtype) for name, values in scalars.items()})
+        sums = stages.gauge(gradient, mean, scale, local, numbers, rule.flags)
+        columns.append(jnp.stack(sums[: rule.sum_count]))
+    return jnp.stack(columns, axis=1)
+
+
+def _name_scalars(rule: Rule, scalars: dict[str, Any]) -> Any:
+    return rule.Scalars(**{name: scalars.get(name, 0.0) for name in rule.Scalars._fields})
+
+
+def _measure(rule: Rule, tensors: list[Any], dtype: Any) -> Size:
+    sizes = [measure(tensor.size, rule.needs_trigamma) for tensor in tensors]
+    return Size(*(jnp.asarray(column, dtype) for column in zip(*sizes, strict=True)))
+
+
+def _spread_numbers(values: Any, like: Any) -> Any:
+    """One number for each tensor, also where all have the same."""
+    return type(values)(*(jnp.broadcast_to(jnp.asarray(value, like.dtype), like.shape) for value in values))
+
+
+def round_updates() -> Any:
+    """Change updates so that bfloat16 parameters are rounded up or down by chance; as the last of a chain.
+
+    The noise is that of torch's optimizers here: it depends on the element, its tensor's position and the step.
+    """
+
+    def update(updates: Any, state: RoundingState, params: Any = None) -> tuple[Any, RoundingState]:
+        if params is None:
+            raise ValueError(_NEEDS_PARAMS.format("stochastic rounding"))
+        leaves, tree = jax.tree.flatten(updates)
+        count = optax.safe_increment(state.count)
+        rounded = [
+            _round(position, update, parameter, count) if parameter.dtype == jnp.bfloat16 else update
+            for position, (update, parameter) in enumerate(zip(leaves, tree.flatten_up_to(params), strict=True))
+        ]
+        return tree.unflatten(rounded), RoundingState(count)
+
+    return optax.GradientTransformation(lambda params: RoundingState(jnp.zeros((), jnp.int32)), update)
+
+
+def _round(position: int, update: Any, parameter: Any, count: Any) -> Any:
+    """An update that leads to a value which bfloat16 can hold."""
+    before = parameter.astype(jnp.float32)
+    value = before + update.astype(jnp.float32)
+    element = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
+    bits = jax.lax.bitcast_convert_type(value, jnp.uint32)
+    bits += _noise(element, count.astype(jnp.uint32), jnp.uint32(position))
+    moved = jax.lax.bitcast_convert_type(bits & numpy.uint32(0xFFFF0000), jnp.float32)
+    return jnp.where(jnp.isfinite(value), moved, value) - before
+
+
+def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = (), **changes: Any) -> Callable[..., Any]:
+    """A function that makes an optimizer of a rule; options and defaults are those of the rule and the basics.
+
+    `fixed` are no options of it. A change is another default.
+    """
+    of_rule = [field.name for field in fields(template) if field.name not in fixed]
+    of_basics = [field.name for field in fields(Basics) if field.name not in ("lr", "weight_decay", *fixed)]
+    rated = "learning_rate" not in fixed
+    defaults = {"learning_rate": Basics.lr, **{each: getattr(template, each) for each in of_rule}, "mask": None}
+    defaults |= {"weight_decay": Basics.weight_decay, **{each: getattr(Basics, each) for each in of_basics}} | changes
+    in_order = [*["learning_rate"][:rated], *of_rule[:2], "weight_decay"]
+    rest = [*of_rule[2:], *of_basics, "mask"]
+    signature = Signature(
+        [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD, default=defaults[each]) for each in in_order]
+        + [Parameter(each, Parameter.KEYWORD_ONLY, default=defaults[each]) for each in rest]
+    )
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        try:
+            options = defaults | signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
+        dynamic = [each for each in (*of_rule, "weight_decay") if isinstance(options[each], jax.Array)]
+        arrays = {each: options.pop(each) for each in dynamic}
+        known = {each: options[each] for each in of_rule if each in options}
+        if "max_norm" in arrays:
+            known["max_norm"] = inf  # so that gradients are clipped
+        basics = Basics(**{each.name: options[each.name] for each in fields(Basics) if each.name in options})
+        rate = options["learning_rate"] if rated else None
+        if rated and not isinstance(rate, jax.Array) and not callable(rate):
+            require_number("learning_rate", rate, 0.0, inf, "a non-negative number, an array or a schedule")
+        steps = scale_by_rule(replace(template, **known), basics, options["mask"], rate, **arrays)
+        return optax.chain(steps, round_updates()) if basics.stochastic_rounding else steps
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__, make.__signature__ = summary, signature  # type: ignore[attr-defined]
+    return make
+
+
+_STEPS = ("learning_rate", "stochastic_rounding")  # no options of steps that are scaled later
+_DECOUPLED = {"decoupled_weight_decay": True}
+adaterm = _define("adaterm", rules.ADATERM, "AdaTerm, with the options of `adaterm.AdaTerm`.")
+robust_adamw = _define(
+    "robust_adamw",
+    rules.ROBUST_ADAM,
+    "RobustAdamW, with the options of `adaterm.RobustAdamW`: AdamW that notices aberrant batches.",
+    ("decoupled_weight_decay",),
+    weight_decay=1e-2,
+    **_DECOUPLED,
+)
+t_adam = _define("t_adam", rules.T_ADAM, "t-Adam, with the options of `adaterm.TAdam`.", ("belief", "beta_dof"))
+at_adam = _define("at_adam", rules.AT_ADAM, "At-Adam, with the options of `adaterm.AtAdam`.", ("belief",))
+t_adabelief = _define(
+    "t_adabelief", rules.T_ADABELIEF, "t-AdaBelief, with the options of `adaterm.TAdaBelief`.", ("belief", "beta_dof")
+)
+at_adabelief = _define(
+    "at_adabelief", rules.AT_ADABELIEF, "At-AdaBelief, with the options of `adaterm.AtAdaBelief`.", ("belief",)
+)
+scale_by_adaterm = _define(
+    "scale_by_adaterm",
+    rules.ADATERM,
+    "AdaTerm's steps for a learning rate of 1, uphill, like `optax.scale_by_adam`.",
+    _STEPS,
+)
+scale_by_robust_adam = _define(
+    "scale_by_robust_adam",
+    rules.ROBUST_ADAM,
+    "RobustAdamW's steps and decay for a learning rate of 1, uphill, like `optax.scale_by_adam`.",
+    (*_STEPS, "decoupled_weight_decay"),
+    **_DECOUPLED,
+)

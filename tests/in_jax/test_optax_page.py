@@ -1,0 +1,46 @@
+"""What the page of JAX shows, its example and its benchmark run as they stand there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed: pip install 'adaterm[jax]'")
+pytest.importorskip("optax", reason="Optax is not installed: pip install 'adaterm[jax]'")
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command):
+    one_device = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=one_device, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_the_page_runs():
+    blocks = (ROOT / "docs/jax.md").read_text().split("```python\n")[1:]
+    shown = run("-c", "\n".join(block.split("```")[0] for block in blocks))
+    excluded = json.loads(shown.removeprefix("excluded:"))
+    assert len(excluded) >= 15
+    assert all(step % 10 == 9 for step in excluded)
+
+
+def test_the_example_runs():
+    pytest.importorskip("flax", reason="flax is not installed: pip install 'adaterm[frameworks]'")
+    shown = run("-W", "error", "examples/jax_regression.py").split()
+    bad, good, loss = int(shown[1]), int(shown[7]), float(shown[-1])
+    assert bad >= 90
+    assert good <= 45
+    assert loss < 0.2
+
+
+def test_the_benchmark_runs_and_records_where_its_numbers_come_from(tmp_path):
+    options = ("--shapes", "mlp", "--dtypes", "float32", "--only", "max_norm", "--seconds", "0", "--out", str(tmp_path))
+    assert "robust_adamw(max_norm=1.0)" in run("benchmarks/jax_step_time.py", *options)
+    record = json.loads((tmp_path / "cpu.json").read_text())
+    assert {"cases", "command", "versions", "device", "commit", "date"} <= set(record)
+    case = record["cases"]["mlp"]
+    assert {"times", "ratios", "memory", "memory ratios", "elements", "tensors"} <= set(case)
