@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from provenance import provenance
 
-from adaterm_bench.arena.protocol import TUNING_SEEDS, choose_rates
+from adaterm_bench.arena.protocol import TUNING_SEEDS, choose_rates, keep_newest_equations
 from adaterm_bench.core.store import Store
 
 SOURCES = Path(__file__).parents[1] / "src"
@@ -32,6 +32,7 @@ OUTCOMES = ("loss", "second_loss", "bad_excluded_later", "good_excluded_later", 
 USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
 SPREAD = "LEAST_SPREAD = 0.35"
 TRUST = ("belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0", "belongs = 1.0 / (1.0")
+EXCESS = ("exp(note - usual - batch.excess)", "exp(note - usual)")
 MOVES = "moves = pace.lr * trust"
 
 
@@ -44,10 +45,14 @@ class Variant(NamedTuple):
 
 VARIANTS = {
     "as it is": Variant(),
-    "the first version": Variant("threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 3", "ROW = 100"), TRUST)),
+    "threshold 4, least spread 0.25, what is usual changes slowly": Variant(
+        "threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 3", "ROW = 100"), TRUST, EXCESS)
+    ),
     "threshold 2.5, least spread 0.4": Variant("threshold=2.5", ((SPREAD, "LEAST_SPREAD = 0.4"),)),
     "threshold 2, least spread 0.5": Variant("threshold=2", ((SPREAD, "LEAST_SPREAD = 0.5"),)),
     "what is usual changes after 5": Variant(replaced=(("ROW = 3", "ROW = 5"),)),
+    "what is usual changes after 10": Variant(replaced=(("ROW = 3", "ROW = 10"),)),
+    "tensors of a minority have weights": Variant(replaced=(EXCESS,)),
     "what is usual changes slowly": Variant(replaced=(("ROW = 3", "ROW = 100"),)),
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
@@ -90,11 +95,13 @@ def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[dict[str
     command += ["--noises", ",".join(args.noises), "--seeds", args.seeds, "--lrs", str(lr)]
     command += ["--methods", f"RobustAdamW {variant.options}".strip(), "--device", args.device, "--workers", "0"]
     out = folder / "results"
-    subprocess.run([*command, "--out", str(out)], env=os.environ | {"PYTHONPATH": path}, check=False)
+    finished = subprocess.run([*command, "--out", str(out)], env=os.environ | {"PYTHONPATH": path}, check=False)
+    if finished.returncode:
+        print(f"{name}: the runs ended with code {finished.returncode}; those that are finished count", file=sys.stderr)
     return [
         {"noise": result.trial.condition["noise"], "seed": result.trial.seed}
         | {outcome: result.outcome[outcome] for outcome in OUTCOMES}
-        for result in Store(out).results()
+        for result in keep_newest_equations(Store(out).results())
         if result.trial.condition["lr"] == lr and result.trial.condition["noise"] in args.noises
     ]
 

@@ -208,7 +208,8 @@ def print_table(table: dict[str, dict[str, Any]], seeds: int, share: float) -> N
 
 def find_bounds(levels: list[float]) -> list[float]:
     """The level at which a batch lost half its trust, with the optimizer's defaults; NaN while nothing is usual."""
-    window, threshold, minority = 100, 3.0, 0.3
+    defaults = adaterm.RobustAdamW([torch.zeros(1, requires_grad=True)]).defaults
+    window, threshold, minority = (defaults[name] for name in ("window", "threshold", "minority"))
     bounds = [math.nan] * len(levels)
     for step in range(11, len(levels)):  # the first batch has no level
         last = levels[max(1, step - window) : step]

@@ -100,7 +100,7 @@ class BatchStatistics(NamedTuple):
 
     The level is the mean log-distance of all tensors; the z-score says how far that lies above the usual level, in
     units of the usual spread, and is NaN as long as nothing is usual; the trust is the probability that the batch
-    belongs to the usual ones.
+    belongs to the usual ones, in units of that of the usual level.
     """
 
     level: Array

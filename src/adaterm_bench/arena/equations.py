@@ -9,15 +9,11 @@ from pathlib import Path
 
 import adaterm
 from adaterm import equations
+from adaterm.torch_primitives import PRIMITIVES
 from adaterm_bench.arena.arms import OURS, find_arm, is_variant, make_on_nothing
 from adaterm_bench.arena.protocol import EQUATIONS
 from adaterm_bench.core.trial import Trial
 
-PRIMITIVES = (
-    *("add_up", "at_least", "count_above", "exp", "least_of_newest", "log", "push", "quantile", "sort", "sqrt"),
-    *("square", "where"),
-)
-"""What array libraries do in ways of their own; the results are the same."""
 FAMILIES = {adaterm.TAdam: "t_family", adaterm.AdaTerm: "adaterm", adaterm.RobustAdamW: "robust_adam"}
 """How the names of a method's equations begin."""
 
@@ -62,7 +58,7 @@ def _list_definitions(source: str) -> Iterator[tuple[str, ast.stmt]]:
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             yield statement.targets[0].id, statement
-        elif isinstance(statement, ast.FunctionDef) and statement.name not in PRIMITIVES:
+        elif isinstance(statement, ast.FunctionDef) and statement.name not in PRIMITIVES:  # libraries bring those
             statement.body = statement.body[1:] if ast.get_docstring(statement) else statement.body
             statement.returns = None
             for argument in statement.args.args:
