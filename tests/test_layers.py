@@ -28,7 +28,11 @@ LAYERS = [
     {"engines"},
     {"state"},
     {"optimizer"},
-    {"optimizers", "diagnostics"},
+    {"optimizers", "monitor.ring"},
+    {"monitor.history"},
+    {"monitor.alarms", "monitor.drawing", "monitor.findings"},
+    {"monitor.monitor"},
+    {"monitor"},
     {""},
 ]
 """From the lowest up; a module imports from the layers below it only."""

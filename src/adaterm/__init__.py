@@ -1,7 +1,7 @@
 """Noise-robust optimizers for PyTorch: RobustAdamW, AdaTerm and the t-family."""
 
-from adaterm.diagnostics import Monitor, Summary
 from adaterm.equations import BatchStatistics, Statistics
+from adaterm.monitor import Monitor
 from adaterm.optimizers import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, RobustAdamW, TAdaBelief, TAdam
 
 __version__ = "0.1.0"
@@ -14,7 +14,6 @@ __all__ = [
     "Monitor",
     "RobustAdamW",
     "Statistics",
-    "Summary",
     "TAdaBelief",
     "TAdam",
 ]

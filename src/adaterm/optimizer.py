@@ -294,6 +294,12 @@ class RobustOptimizer(Optimizer):
         """
         return [block for each in self._memory.steps for block in each.list_statistics()]
 
+    def tell_last_step(self) -> tuple[tuple[int, ...], list[Tensor], Tensor | None]:
+        """Positions of the parameters that had gradients, their statistics in blocks, and the verdict on the batch."""
+        steps = self._memory.steps
+        positions = tuple([position for each in steps for block in each.positions for position in block])
+        return positions, [engine.statistics for each in steps for engine in each.engines], self._memory.verdict
+
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""
         handle = self.register_load_state_dict_pre_hook(state.check_and_protect)
