@@ -33,10 +33,26 @@ LAYERS = [
     {"monitor.alarms", "monitor.drawing", "monitor.findings"},
     {"monitor.monitor"},
     {"monitor"},
+    {"integrations.huggingface", "integrations.lightning"},
+    {"integrations"},
     {""},
 ]
 """From the lowest up; a module imports from the layers below it only."""
-OPTIONAL = ("triton", "numba", "jax", "ray", "mujoco", "pybullet", "gymnasium", "numpy", "matplotlib", "tqdm")
+OPTIONAL = (
+    "triton",
+    "numba",
+    "jax",
+    "ray",
+    "mujoco",
+    "pybullet",
+    "gymnasium",
+    "numpy",
+    "matplotlib",
+    "tqdm",
+    "pandas",
+    "transformers",
+    "lightning",
+)
 
 
 def module_name(path):

@@ -141,7 +141,7 @@ class Monitor:
         return format_findings(history, names, self._marks, count, repr(self))
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Draw the level of each batch, with those excluded, and the trust in layers, and save that if there is a path."""
+        """Draw the level of each batch, with those excluded, and the trust in layers; save it if a path is given."""
         from adaterm.monitor.drawing import draw
 
         figure = draw(self._read(), self._name_tensors(), self._judged)
@@ -164,9 +164,10 @@ class Monitor:
         return pandas.DataFrame(list_columns(self._read(), self._name_tensors(), self._marks)).set_index("step")
 
     def state_dict(self) -> dict[str, Any]:
-        """The history and its marks, for a checkpoint."""
-        rows, first = self._ring.read(self._length), self._ring.begin
-        return {"rows": rows._asdict(), "begin": first, "marks": dict(self._marks), "mark": self._mark}
+        """The history and its marks, for a checkpoint; torch.load asks for marks of numbers, strings and lists."""
+        marks = {number: mark.tolist() if hasattr(mark, "tolist") else mark for number, mark in self._marks.items()}
+        rows = self._ring.read(self._length)._asdict()
+        return {"rows": rows, "begin": self._ring.begin, "marks": marks, "mark": self._mark}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the history of a checkpoint, as far back as there is room for."""
