@@ -39,19 +39,8 @@ LAYERS = [
 ]
 """From the lowest up; a module imports from the layers below it only."""
 OPTIONAL = (
-    "triton",
-    "numba",
-    "jax",
-    "ray",
-    "mujoco",
-    "pybullet",
-    "gymnasium",
-    "numpy",
-    "matplotlib",
-    "tqdm",
-    "pandas",
-    "transformers",
-    "lightning",
+    *("triton", "numba", "jax", "ray", "mujoco", "pybullet", "gymnasium", "numpy", "matplotlib", "tqdm"),
+    *("pandas", "transformers", "lightning"),
 )
 
 

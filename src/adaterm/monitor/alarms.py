@@ -23,7 +23,6 @@ class Alarms:
         excluded, nonfinite, trusts = (
             table[-last:] for table in (history.excluded, history.nonfinite, history.trusts.nan_to_num(-1.0))
         )
-        run = last - 1 - max((~excluded).nonzero()[:, 0].tolist(), default=-1)
         if nonfinite.any(1).all():
             often = names[int(nonfinite.sum(0).argmax())]
             self._warn(
@@ -32,12 +31,13 @@ class Alarms:
                 f"({int(nonfinite.any(0).sum())} tensors in all). Look there for a division by 0, a logarithm or an "
                 "overflow; torch.autograd.set_detect_anomaly(True) finds where they come from",
             )
+        run, end = _find_longest_run(history.excluded.tolist())
         if run >= last // 2:
             self._warn(
                 "run",
-                f"the last {run} batches were all distrusted, up to step {int(history.steps[-1])}. Either the data or "
-                "the task changed for good, and then the next ones will be trusted again, or the input is broken: "
-                "look at monitor.aberrant() and at the batches themselves",
+                f"{run} batches in a row were distrusted, up to step {int(history.steps[end])}. Either the "
+                "input is broken, or data or task changed for good: look at monitor.aberrant() and at the batches. If "
+                "they are right, lower `minority`, so that they are trusted sooner",
             )
         elif excluded.float().mean() >= SHARE:
             self._warn(
@@ -58,4 +58,13 @@ class Alarms:
     def _warn(self, kind: str, message: str) -> None:
         if kind not in self._given:
             self._given.add(kind)
-            warnings.warn(f"adaterm.Monitor: {message}.", UserWarning, stacklevel=4)
+            warnings.warn(f"adaterm.Monitor: {message}.", UserWarning, stacklevel=5)
+
+
+def _find_longest_run(flags: list[bool]) -> tuple[int, int]:
+    """How many in a row are True, at most, and the place of the last of them."""
+    run, longest = 0, (0, 0)
+    for place, flag in enumerate(flags):
+        run = run + 1 if flag else 0
+        longest = max(longest, (run, place))
+    return longest
