@@ -156,8 +156,10 @@ def test_huggingface_trainer(execute, kind):
     assert_equal_states(straight.optimizer.optimizer, resumed.optimizer.optimizer)
     for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
-    watch = next(it for it in straight.callback_handler.callbacks if type(it).__name__ == "Watch")
-    assert {layer.steps for layer in watch.monitor.layers().values()} == {12}
+    first, again = straight.callback_handler.callbacks[0].monitor, names["watch"].monitor
+    assert {layer.steps for layer in first.layers().values()} == {12}
+    assert again.layers() == first.layers()
+    assert {sample.sample for sample in first.aberrant_samples(None)} <= set(range(128))
 
 
 def test_accelerate(execute, kind):

@@ -149,19 +149,23 @@ class Monitor:
             figure.savefig(path)
         return figure
 
+    def columns(self) -> dict[str, list[Any]]:
+        """All steps by column: their numbers, marks and batches, and the trust and the distance of each tensor."""
+        return list_columns(self._read(), self._name_tensors(), self._marks)
+
     def to_csv(self, path: str | Path) -> None:
-        """Write a row for each step: numbers of its batch, and the trust and the distance of each tensor."""
-        columns = list_columns(self._read(), self._name_tensors(), self._marks)
+        """Write the columns into a file, a row for each step."""
+        columns = self.columns()
         with Path(path).open("w", newline="") as file:
             csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
 
     def to_pandas(self) -> Any:
-        """The same as a data frame, by step."""
+        """The columns as a data frame, by step."""
         try:
             pandas = import_module("pandas")
         except ImportError as error:
             raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas") from error
-        return pandas.DataFrame(list_columns(self._read(), self._name_tensors(), self._marks)).set_index("step")
+        return pandas.DataFrame(self.columns()).set_index("step")
 
     def state_dict(self) -> dict[str, Any]:
         """The history and its marks, for a checkpoint; torch.load asks for marks of numbers, strings and lists."""
