@@ -187,5 +187,5 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
 
 
 def _shorten(mark: Any) -> str:
-    shown = "" if mark is None else str(mark)
+    shown = "" if mark is None else ", ".join(map(str, list_samples(mark)))
     return shown if len(shown) <= 40 else f"{shown[:37]}..."

@@ -21,6 +21,8 @@ from adaterm.rules import RobustAdamRule
 
 REFRESHED = 10  # steps after which it is asked again what is usual for each tensor
 
+ABOVE = 0.9  # quantile of a tensor's distances; where it is far from the median, large ones mean less
+
 
 class History:
     """Steps that were taken, oldest first, with a number for each, or one for each tensor.
@@ -69,7 +71,8 @@ class History:
             middle = quantile(ordered, 0.5)
             known = count_above(ordered, -inf) >= ENOUGH
             usual[part : part + 256] = torch.where(known, middle, nan)
-            spread[part : part + 256] = (middle - quantile(ordered, BELOW)).clamp_min(LEAST_SPREAD)
+            sides = torch.maximum(middle - quantile(ordered, BELOW), quantile(ordered, ABOVE) - middle)
+            spread[part : part + 256] = sides.clamp_min(LEAST_SPREAD)
         notes = self.notes[places]
         zscores = torch.where(notes < inf, (notes - usual[which]) / spread[which], nan)
         return torch.where(self.nonfinite[places], inf, zscores)
