@@ -39,10 +39,10 @@ class Shards(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Shards, the most suspect first, with the number by which they are ranked."""
+    """Shards, the most suspect first, with the mean score or loss of their batches."""
 
     shards: list[int]
-    numbers: list[float]
+    means: list[float]
 
 
 def make_shards(count: int, bad_count: int, scatter: float, seed: int) -> tuple[Shards, Tensor, Tensor]:
@@ -97,7 +97,7 @@ def train(shards: Shards, mixed: int, epochs: int, seed: int) -> tuple[nn.Module
 def rank(monitor: Monitor) -> Ranking:
     """The shards by what the monitor says of their batches."""
     samples = monitor.aberrant_samples(None)
-    return Ranking([sample.sample for sample in samples], [sample.zscore for sample in samples])
+    return Ranking([sample.sample for sample in samples], [sample.score for sample in samples])
 
 
 def count_found(ranking: Ranking, shards: Shards) -> int:
@@ -106,27 +106,20 @@ def count_found(ranking: Ranking, shards: Shards) -> int:
 
 
 def draw(rankings: dict[str, Ranking], shards: Shards, path: Path) -> None:
-    """The most suspect shards of each way of training, and how many mislabelled ones a list of any length has."""
-    shown, total = 3 * int(shards.bad.sum()), int(shards.bad.sum())
+    """The most suspect shards of each way of training, in the order of their ranks, with their mean scores."""
+    total = int(shards.bad.sum())
+    shown = min(4 * total, len(shards.bad))
     figure = Figure(figsize=(12, 4.2), dpi=130, layout="constrained")
-    *left, right = figure.subplots(1, 3)
-    for axes, (name, ranking) in zip(left, rankings.items(), strict=False):
-        bad = shards.bad[torch.tensor(ranking.shards[:shown])]
+    for axes, (name, ranking) in zip(figure.subplots(1, 2), rankings.items(), strict=True):
+        bad, means = shards.bad[torch.tensor(ranking.shards[:shown])], torch.tensor(ranking.means[:shown])
         for label, chosen, colour in (("mislabelled", bad, BAD), ("right", ~bad, GOOD)):
             places = chosen.nonzero()[:, 0]
-            heights = torch.tensor(ranking.numbers[:shown])[places]
-            axes.bar((places + 1).tolist(), heights.tolist(), width=1.0, color=colour, label=label)
-        axes.set(title=f"{name}: the {shown} most suspect", xlabel="rank", ylabel="z-score of the shard's ranks")
+            axes.scatter((places + 1).tolist(), means[places].tolist(), s=14, color=colour, label=label)
+        axes.axvline(total + 0.5, color="black", linewidth=0.8, linestyle=":")
+        axes.set(title=f"{name[0].upper()}{name[1:]}", xlabel="rank of the shard", ylabel="mean score of its batches")
+        axes.set(xlim=(0, shown + 1), ylim=(0, None))
         axes.legend(frameon=False, loc="upper right")
-    for (name, ranking), style in zip(rankings.items(), ("-", "--", ":", "-."), strict=False):
-        found = shards.bad[torch.tensor(ranking.shards[:shown])].cumsum(0)
-        right.plot(range(1, shown + 1), found.tolist(), linestyle=style, linewidth=2, label=name)
-    right.plot([0, total, shown], [0, total, total], color="black", linewidth=0.8, label="perfect")
-    right.set(title="Mislabelled shards on the list", xlabel="length of the list", ylabel="mislabelled")
-    right.legend(frameon=False, loc="lower right")
-    for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-        axes.set_xlim(0, shown)
     figure.savefig(path)
 
 

@@ -62,12 +62,12 @@ def _draw_levels(axes: Axes, history: History, judged: bool) -> None:
 
 def _draw_trust(figure: Figure, axes: Axes, history: History, layers: dict[str, list[int]], judged: bool) -> None:
     together = ceil(max(len(history), 1) / COLUMNS)
-    trusts = torch.stack([history.trusts[:, columns].nanmean(1) for columns in layers.values()])
+    pick = _find_least if judged else Tensor.nanmean  # where trust varies anyway, the least says little
+    trusts = torch.stack([pick(history.trusts[:, columns], 1) for columns in layers.values()])
     missing = -len(history) % together
     padded = torch.cat([trusts, trusts.new_full((len(layers), missing), nan)], dim=1)
     binned = padded.view(len(layers), -1, together)
-    least = torch.where(binned.isnan(), inf, binned).amin(2)
-    shown = torch.where(least < inf, least, nan) if judged else binned.nanmean(2)
+    shown = pick(binned, 2)
     first, last = (int(history.steps[place]) for place in (0, -1)) if len(history) else (0, 1)
     edges = (first - 0.5, last + 0.5 + missing, len(layers) - 0.5, -0.5)
     image = axes.imshow(
@@ -80,6 +80,11 @@ def _draw_trust(figure: Figure, axes: Axes, history: History, layers: dict[str, 
     axes.xaxis.set_major_formatter("{x:,.0f}")
     what = "trust" if together == 1 else f"{'least' if judged else 'mean'} trust in {together} steps"
     figure.colorbar(image, ax=axes, label=what, pad=0.01, aspect=30)
+
+
+def _find_least(values: Tensor, dimension: int) -> Tensor:
+    least = torch.where(values.isnan(), inf, values).amin(dimension)
+    return torch.where(least < inf, least, nan)
 
 
 def _shorten(label: str) -> str:

@@ -44,11 +44,15 @@ class Layer(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A sample, its batches, how many of them were excluded, and how high they rank, as a z-score of the rank sum."""
+    """A sample, its batches, how many of them were excluded, their mean score, and a z-score of the sum of their ranks.
+
+    The z-score says how sure it is that the batches rank high, and grows with their number.
+    """
 
     sample: Any
     batches: int
     excluded: int
+    score: float
     zscore: float
 
 
@@ -98,15 +102,16 @@ def rank_samples(history: History, marks: Marks) -> list[Sample]:
     known = (~scores.isnan()).nonzero()[:, 0]
     rank = torch.zeros(len(history))  # from 0 to 1
     rank[known[scores[known].argsort()]] = (torch.arange(len(known)) + 0.5) / len(known)
-    ranks, excluded = defaultdict[Any, list[float]](list), defaultdict[Any, int](int)
+    values = torch.stack([rank, scores, history.excluded.float()], dim=1).tolist()
+    batches = defaultdict[Any, list[list[float]]](list)
     for place in known.tolist():
         for sample in {sample for mark in list_marks(history, marks, place) for sample in list_samples(mark)}:
-            ranks[sample].append(rank[place].item())
-            excluded[sample] += bool(history.excluded[place])
-    ranked = [
-        Sample(sample, len(shares), excluded[sample], (sum(shares) - 0.5 * len(shares)) * (12.0 / len(shares)) ** 0.5)
-        for sample, shares in ranks.items()
-    ]
+            batches[sample].append(values[place])
+    ranked = []
+    for sample, rows in batches.items():
+        count, (height, score, excluded) = len(rows), map(sum, zip(*rows, strict=True))
+        zscore = (height - 0.5 * count) * (12.0 / count) ** 0.5
+        ranked.append(Sample(sample, count, int(excluded), score / count, zscore))
     return sorted(ranked, key=lambda sample: -sample.zscore)
 
 
