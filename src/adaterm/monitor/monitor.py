@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from adaterm.monitor.alarms import Alarms
 from adaterm.monitor.findings import (
@@ -56,9 +55,9 @@ class Monitor:
         self._marks: dict[int, Any] = {}
         self._mark = self._gathered = 0  # the numbers of the last one, and of the last that is known to all ranks
         self._retired: list[Ring] = []
-        self._alarms = Alarms()
+        self._alarms, self._checked = Alarms(), 0
         self._ring = self._make_ring(count_steps(optimizer))
-        self._hook = optimizer.register_step_post_hook(self._observe)
+        self._stop = optimizer.add_watcher(self._observe)
 
     def _list_params(self) -> list[Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -68,7 +67,7 @@ class Monitor:
         device = torch.device("cpu") if params[0].is_meta else params[0].device
         return Ring(self._length, len(params), device, self._judged, begin)
 
-    def _observe(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _observe(self) -> None:
         groups = self.optimizer.param_groups
         if (
             self._ring.width != sum([len(group["params"]) for group in groups])
@@ -107,7 +106,10 @@ class Monitor:
     def _read(self, last: int | None = None) -> History:
         """The last steps, or all; whoever reads is warned of what is wrong with them."""
         history = History(self._ring.read(last or self._length), self._judged, self._window)
-        self._alarms.check(history, self._name_tensors())
+        decade = int(history.steps[-1]) // REFRESHED if len(history) else 0
+        if last is None or decade != self._checked:  # not at every step, where each is read
+            self._alarms.check(history, self._name_tensors())
+            self._checked = decade
         return history
 
     def _name_tensors(self) -> list[str]:
@@ -197,7 +199,7 @@ class Monitor:
 
     def remove(self) -> None:
         """Stop watching."""
-        self._hook.remove()
+        self._stop()
 
 
 def name_parameters(groups: list[dict[str, Any]], model: nn.Module | None) -> list[str]:

@@ -1,5 +1,6 @@
 """The last steps of an optimizer, written down on its device."""
 
+from ctypes import c_int64, memmove
 from math import nan
 from typing import Any, NamedTuple
 
@@ -35,6 +36,11 @@ class Ring:
             self._mark = torch.zeros(1, dtype=torch.int64, device=device)
             self._count = torch.full((1,), begin, device=device)
             self._unknown = torch.full((3,), nan, device=device)
+        self._on_host = device.type == "cpu"
+        if self._on_host:  # the memory of the tensors, as torch's operations cost more than all the rest
+            numbers = self._count, self._mark
+            self._host_count, self._host_mark = (c_int64.from_address(number.data_ptr()) for number in numbers)
+            self._host_marks = (c_int64 * length).from_address(self._marks.data_ptr())
         self._every = tuple(range(tensors))
         self._columns: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
@@ -55,14 +61,37 @@ class Ring:
 
     def mark(self, number: int) -> None:
         """Note that what follows has a mark of this number."""
-        self._mark.fill_(number)
+        if self._on_host:
+            self._host_mark.value = number
+        else:
+            self._mark.fill_(number)
 
-    @torch.no_grad()
     def write(self, optimizer: RobustOptimizer) -> None:
         """Write down the step that was just taken; one that GradScaler had skipped is a row of NaN."""
         positions, tables, verdict = optimizer.tell_last_step()
         if not positions:
             return
+        if torch.compiler.is_compiling() or not self._on_host:
+            self._write(positions, tables, verdict)
+            return
+        verdict = self._unknown if verdict is None else verdict
+        plain = all(each.is_cpu and each.dtype is torch.float32 and each.is_contiguous() for each in (*tables, verdict))
+        if plain and len(tables) == 1 and positions == self._every:
+            self._write_on_host(tables[0], verdict)
+        else:
+            self._write(positions, tables, verdict)
+
+    def _write_on_host(self, table: Tensor, verdict: Tensor) -> None:
+        """Copy memory: on a CPU, a few small operations of torch would take as long as a hundredth of a small step."""
+        slot = self._host_count.value % len(self._host_marks)
+        memmove(self._tensors.data_ptr() + slot * table.nbytes, table.data_ptr(), table.nbytes)
+        if self._judges:
+            memmove(self._batches.data_ptr() + slot * 12, verdict.data_ptr(), 12)
+        self._host_marks[slot] = self._host_mark.value
+        self._host_count.value += 1
+
+    @torch.no_grad()
+    def _write(self, positions: tuple[int, ...], tables: list[Tensor], verdict: Tensor | None) -> None:
         tables = [table.to(self._tensors) for table in tables]
         row = tables[0] if len(tables) == 1 else torch.cat(tables, dim=1)
         if positions != self._every:
