@@ -85,12 +85,12 @@ def measure_cost(name: str, kind: str, device: torch.device) -> dict[str, Any]:
     take(12, True, True)
     monitor.remove()
     times: dict[str, list[float]] = {"alone": [], "watched": [], "watched and read": []}
-    for _ in range(TURNS[name]):
-        times["alone"].append(take(STEPS[name], False, False))
-        stop = optimizer.add_watcher(monitor._observe)
-        times["watched"].append(take(STEPS[name], True, False))
-        times["watched and read"].append(take(STEPS[name], True, True))
-        stop()
+    for way, reads in (("watched", False), ("watched and read", True)):
+        for _ in range(TURNS[name]):
+            times["alone"] += [take(STEPS[name], False, False)] if not reads else []
+            stop = optimizer.add_watcher(monitor._observe)
+            times[way].append(take(STEPS[name], True, reads))
+            stop()
     middle = {way: median(values) for way, values in times.items()}
     return {
         "tensors": len(list(network.parameters())),
