@@ -238,7 +238,7 @@ def ask_for_state_first(name, options):
         train_model(model, tested, range(5), part, parts)
         ends.append([whole(parameter) for parameter in model.parameters()])
         assert all(tested.state[parameter]["step"] == 5 for parameter in model.parameters())
-        assert {summary.steps for summary in monitor.summary().values()} == {5}
+        assert {layer.steps for layer in monitor.layers().values()} == {5}
     assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(end, ends[0], strict=True))
 
 
@@ -467,3 +467,27 @@ def round_parts_differently(rule):
         found = [torch.empty_like(mine) for _ in range(2)]
         dist.all_gather(found, mine)
         assert torch.equal(*found) is same
+
+
+def monitor_shards(rule):
+    """Every rank remembers what a process alone does, and marks of all ranks can be brought together."""
+    single = Network()
+    alone = make(rule, single.parameters(), lr=1e-2)
+    wanted = adaterm.Monitor(alone, single)
+    train_model(single, alone, range(20))
+    model, part, parts = sharded_model("fsdp")
+    tested = make(rule, model.parameters(), lr=1e-2)
+    monitor = adaterm.Monitor(tested, model)
+    for step in range(20):
+        monitor.mark([2 * step + dist.get_rank()])
+        train_model(model, tested, range(step, step + 1), part, parts)
+    rows, known = monitor._ring.read(100), wanted._ring.read(100)
+    assert torch.equal(rows.steps, known.steps)
+    for table, whole_table in ((rows.tensors, known.tensors), (rows.batches, known.batches)):
+        assert_close(table.nan_to_num(), whole_table.nan_to_num(), 1e-5)
+    assert list(monitor.layers()) == list(wanted.layers())
+    for _ in range(2):  # the second time there is nothing new
+        monitor.gather_marks()
+    assert {batch.step: batch.mark for batch in monitor.aberrant(20)} == {
+        batch.step: [2 * batch.step - 2, 2 * batch.step - 1] for batch in wanted.aberrant(20)
+    }

@@ -5,6 +5,8 @@ import torch
 from catalogue import ENGINES, JUDGING, assert_close, give_gradients, make, parameters, train
 from torch._dynamo.utils import counters
 
+import adaterm
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own
 
 
@@ -38,6 +40,27 @@ def test_a_step_is_one_graph(rule, engine):
         for seen, known in zip(*(optimizer.batch_statistics() for optimizer in optimizers), strict=True):
             assert known.isfinite()
             assert_close(seen, known, 1e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_monitor_is_part_of_the_graph(engine):
+    torch._dynamo.reset()
+    counters.clear()
+    params, eager = parameters(), parameters()
+    flags = ENGINES[engine] | {"capturable": True, "lr": torch.tensor(0.01)}
+    optimizers = [make("RobustAdamW, usual norm", each, **flags) for each in (params, eager)]
+    monitors = [adaterm.Monitor(optimizer, length=8) for optimizer in optimizers]
+    step = torch.compile(optimizers[0].step, fullgraph=True, backend="aot_eager")
+    for count in range(13):
+        for monitor, some in zip(monitors, (params, eager), strict=True):
+            monitor.mark(f"batch {count}")
+            give_gradients(some, count)
+        step()
+        optimizers[1].step()
+    assert counters["stats"]["unique_graphs"] == 1
+    for compiled, plain in zip(*(monitor._ring.read(100) for monitor in monitors), strict=True):
+        assert_close(compiled.nan_to_num(), plain.nan_to_num(), 1e-5)
+    assert [batch.mark for batch in monitors[0].aberrant()] == [batch.mark for batch in monitors[1].aberrant()]
 
 
 def test_a_number_becomes_dynamic_after_its_first_change():

@@ -1,6 +1,6 @@
 """The optimizer tells what it made of the gradients."""
 
-from math import inf, nan
+from math import inf
 
 import pytest
 import torch
@@ -52,69 +52,3 @@ def test_an_outlier_is_trusted_less_than_what_is_usual():
         trust.append(optimizer.statistics()[parameter].trust.item())
     assert min(trust[300:399]) > 0.3
     assert trust[399] < 0.01
-
-
-def test_a_monitor_counts_what_was_excluded():
-    model = torch.nn.Linear(3, 2)
-    optimizer = adaterm.AdaTerm(model.named_parameters())
-    monitor = adaterm.Monitor(optimizer)
-    for step in range(10):
-        give_gradients(list(model.parameters()), step)
-        if step in (3, 7):
-            model.weight.grad[0, 0] = nan
-        if step == 5:
-            model.bias.grad = None
-        optimizer.step()
-    summary = monitor.summary()
-    assert list(summary) == ["weight", "bias"]
-    assert summary["weight"][:2] == (10, 2)
-    assert summary["bias"][:2] == (9, 0)
-    assert summary["weight"].least_trust == 0.0
-    assert 0 < summary["bias"].mean_trust <= 1
-    assert summary["bias"].dof == pytest.approx(1 + optimizer.state[model.bias]["excess_dof"].item())
-    monitor.remove()
-    optimizer.step()
-    assert monitor.summary() == summary
-
-
-def test_a_monitor_sees_the_trust_in_batches():
-    """What has an ordinary distance is distrusted with its batch, but only what is not finite is excluded."""
-    model = torch.nn.Linear(3, 2)
-    optimizer = adaterm.RobustAdamW(model.named_parameters(), window=12)
-    monitor = adaterm.Monitor(optimizer)
-    for step in range(20):
-        for parameter in model.parameters():
-            parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
-        if step == 3:
-            model.weight.grad[0, 0] = nan
-        if step == 15:
-            model.weight.grad *= 1e6
-        optimizer.step()
-    summary = monitor.summary()
-    assert summary["weight"][:2] == (20, 1)
-    assert summary["bias"][:2] == (20, 0)
-    for each in summary.values():
-        assert each.least_trust < 1e-6
-        assert each.mean_trust > 0.5
-        assert each.dof == 3.0
-
-
-def test_a_monitor_names_what_has_no_name():
-    params = parameters()
-    optimizer = adaterm.TAdam([{"params": params[:2]}, {"params": params[2:]}])
-    monitor = adaterm.Monitor(optimizer)
-    train(optimizer, params, 2)
-    assert list(monitor.summary()) == ["0.0", "0.1", "1.0", "1.1", "1.2"]
-
-
-def test_names_that_two_groups_share_do_not_hide_a_parameter():
-    layers = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
-    optimizer = adaterm.AdaTerm([{"params": list(layer.named_parameters())} for layer in layers])
-    monitor = adaterm.Monitor(optimizer)
-    train(optimizer, [p for layer in layers for p in layer.parameters()], 1)
-    assert list(monitor.summary()) == ["0.0", "0.1", "1.0", "1.1"]
-
-
-def test_a_monitor_watches_ours_only():
-    with pytest.raises(TypeError, match="not Adam"):
-        adaterm.Monitor(torch.optim.Adam(parameters()))

@@ -29,11 +29,20 @@ LAYERS = [
     {"engines"},
     {"state"},
     {"optimizer"},
-    {"optimizers", "diagnostics"},
+    {"optimizers", "monitor.ring"},
+    {"monitor.history"},
+    {"monitor.alarms", "monitor.drawing", "monitor.findings"},
+    {"monitor.monitor"},
+    {"monitor"},
+    {"integrations.huggingface", "integrations.lightning"},
+    {"integrations"},
     {""},
 ]
 """From the lowest up; a module imports from the layers below it only."""
-OPTIONAL = ("triton", "numba", "jax", "optax", "ray", "mujoco", "pybullet", "gymnasium", "numpy", "matplotlib", "tqdm")
+OPTIONAL = (
+    *("triton", "numba", "jax", "optax", "ray", "mujoco", "pybullet", "gymnasium", "numpy", "matplotlib", "tqdm"),
+    *("pandas", "transformers", "lightning"),
+)
 
 
 def module_name(path):

@@ -159,10 +159,10 @@ def test_a_skipped_step_is_none_for_the_monitor(name):
         optimizer.found_inf.fill_(float(step == 2))
         give_gradients(params, step)
         optimizer.step()
-    for summary in monitor.summary().values():
-        assert (summary.steps, summary.excluded) == (3, 0)
-        assert summary.mean_trust == summary.mean_trust
-        assert summary.dof == summary.dof
+    for layer in monitor.layers().values():
+        assert (layer.steps, layer.nonfinite) == (3, 0)
+        assert layer.mean_trust == layer.mean_trust
+        assert layer.dof == layer.dof
 
 
 @either
@@ -284,7 +284,7 @@ def test_what_was_skipped_is_not_counted_and_keeps_nothing(name):
     optimizer.add_param_group({"params": params[1:]})
     optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(1.0)
     train(optimizer, params, 3, start=1)  # the first gradients of some are not finite
-    assert {summary.steps for summary in monitor.summary().values()} == {1}
+    assert {layer.steps for layer in monitor.layers().values()} == {1}
     optimizer.found_inf.fill_(0.0)
     train(optimizer, params, 1, start=4)
     optimizer.found_inf.fill_(1.0)

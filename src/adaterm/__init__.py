@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from adaterm.diagnostics import Monitor, Summary
     from adaterm.equations import BatchStatistics, Statistics
+    from adaterm.monitor import Monitor
     from adaterm.optimizers import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, RobustAdamW, TAdaBelief, TAdam
 
 __version__ = "0.1.0"
@@ -18,13 +18,12 @@ __all__ = [
     "Monitor",
     "RobustAdamW",
     "Statistics",
-    "Summary",
     "TAdaBelief",
     "TAdam",
 ]
 _MODULES = {
-    "diagnostics": ("Monitor", "Summary"),
     "equations": ("BatchStatistics", "Statistics"),
+    "monitor": ("Monitor",),
     "optimizers": ("AdaBelief", "AdaTerm", "AtAdaBelief", "AtAdam", "RobustAdamW", "TAdaBelief", "TAdam"),
 }
 

@@ -65,6 +65,7 @@ class RobustOptimizer(Optimizer):
 
     def __init__(self, params: ParamsT, rule: Rule, common: Common) -> None:
         self._memory = Memory(captured=[])
+        self._watchers: list[Callable[[], None]] = []
         self.defaults = {name: getattr(common, name) for name in _COMMON}
         self.defaults |= {name: getattr(rule, name) for name in self._rule_options}
         super().__init__(params, self.defaults)
@@ -138,6 +139,8 @@ class RobustOptimizer(Optimizer):
         self._memory.steps = steps or []
         if steps is not None:
             self._carry_out(steps, scaling)
+        for watch in self._watchers:
+            watch()
         return loss
 
     _step_with_hooks = Optimizer.profile_hook_step(_step)
@@ -294,6 +297,17 @@ class RobustOptimizer(Optimizer):
         """
         return [block for each in self._memory.steps for block in each.list_statistics()]
 
+    def add_watcher(self, watch: Callable[[], None]) -> Callable[[], None]:
+        """Call this after every step, also in graphs; the result ends it. torch's hooks cost half a small step."""
+        self._watchers.append(watch)
+        return lambda: self._watchers.remove(watch)
+
+    def tell_last_step(self) -> tuple[tuple[int, ...], list[Tensor], Tensor | None]:
+        """Positions of the parameters that had gradients, their statistics in blocks, and the verdict on the batch."""
+        steps = self._memory.steps
+        positions = tuple([position for each in steps for block in each.positions for position in block])
+        return positions, [engine.statistics for each in steps for engine in each.engines], self._memory.verdict
+
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""
         handle = self.register_load_state_dict_pre_hook(state.check_and_protect)
@@ -306,6 +320,7 @@ class RobustOptimizer(Optimizer):
         super().__setstate__(saved)
         memory = self.__dict__.get("_memory")
         self._memory = Memory(memory.captured if memory else [])
+        self._watchers = self.__dict__.get("_watchers", [])
         self._given = self.__dict__.get("_given") or _list_ids(self.param_groups)
         self.defaults = self._missing_means | self.defaults
         for group in self.param_groups:

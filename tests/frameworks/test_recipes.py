@@ -156,8 +156,10 @@ def test_huggingface_trainer(execute, kind):
     assert_equal_states(straight.optimizer.optimizer, resumed.optimizer.optimizer)
     for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
-    watch = next(it for it in straight.callback_handler.callbacks if type(it).__name__ == "Watch")
-    assert {summary.steps for summary in watch.monitor.summary().values()} == {12}
+    first, again = straight.callback_handler.callbacks[0].monitor, names["watch"].monitor
+    assert {layer.steps for layer in first.layers().values()} == {12}
+    assert again.layers() == first.layers()
+    assert {sample.sample for sample in first.aberrant_samples(None)} <= set(range(128))
 
 
 def test_accelerate(execute, kind):
@@ -306,7 +308,7 @@ def test_stable_baselines3(execute, kind):
     assert_equal_states(again.policy.optimizer, model.policy.optimizer)
     assert loaded.num_timesteps == 512 + 256
     assert all(parameter.isfinite().all() for parameter in loaded.policy.parameters())
-    assert {summary.steps for summary in names["monitor"].summary().values()} == {80}
+    assert {layer.steps for layer in names["monitor"].layers().values()} == {80}
 
 
 def test_torchao(execute, kind):

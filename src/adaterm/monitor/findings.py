@@ -1,0 +1,196 @@
+"""Answers to questions about a history: which batches, which samples, which tensors."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adaterm.monitor.history import History
+
+SHOWN = 3  # tensors of a batch
+STANDS_OUT = 3.0  # the z-score from which on a tensor is named
+
+Marks = Mapping[int, Any]
+
+
+class Aberrant(NamedTuple):
+    """A batch that stood out: what it was called, and which tensors stood out most, with z-scores of their own.
+
+    The mark is a list if there were several before the step. `nonfinite` counts tensors; their z-scores are infinite.
+    """
+
+    step: int
+    mark: Any
+    score: float
+    level: float
+    zscore: float
+    trust: float
+    nonfinite: int
+    tensors: dict[str, float]
+
+
+class Layer(NamedTuple):
+    """A tensor's steps, how many had less than half its usual trust, and how many gradients were not finite."""
+
+    steps: int
+    distrusted: int
+    nonfinite: int
+    mean_trust: float
+    least_trust: float
+    dof: float
+
+
+class Sample(NamedTuple):
+    """A sample, its batches, how many of them were excluded, their mean score, and a z-score of the sum of their ranks.
+
+    The z-score says how sure it is that the batches rank high, and grows with their number.
+    """
+
+    sample: Any
+    batches: int
+    excluded: int
+    score: float
+    zscore: float
+
+
+def find_aberrant(history: History, names: list[str], marks: Marks, count: int) -> list[Aberrant]:
+    """The worst batches: those with gradients that are not finite, and then by score."""
+    scores, nonfinite = history.score(torch.arange(len(history))), history.nonfinite.sum(1)
+    rank = scores.nan_to_num(-1.0)
+    order = sorted(range(len(history)), key=lambda place: (nonfinite[place] == 0, -rank[place]))
+    chosen = [place for place in order if rank[place] > 0.0 or nonfinite[place]][:count]
+    worst = []
+    for place, zscores in zip(chosen, history.stand_out(torch.tensor(chosen, dtype=torch.int64)), strict=True):
+        largest = zscores.nan_to_num(-1.0, posinf=torch.inf).topk(min(SHOWN, len(names)))
+        tensors = {names[column]: value for value, column in zip(*map(Tensor.tolist, largest), strict=True)}
+        score, level, zscore, trust = (
+            values[place].item() for values in (scores, history.level, history.zscore, history.trust)
+        )
+        standing = {name: value for name, value in tensors.items() if value >= STANDS_OUT}
+        mark = find_mark(history, marks, place)
+        step, broken = int(history.steps[place]), int(nonfinite[place])
+        worst.append(Aberrant(step, mark, score, level, zscore, trust, broken, standing))
+    return worst
+
+
+def find_mark(history: History, marks: Marks, place: int) -> Any:
+    """The mark of a step, a list of several, or None."""
+    several = list_marks(history, marks, place)
+    return several if len(several) > 1 else next(iter(several), None)
+
+
+def list_marks(history: History, marks: Marks, place: int) -> list[Any]:
+    """The marks before a step, and after the step before it."""
+    numbers = range(int(history.marks_before[place]) + 1, int(history.last_marks[place]) + 1)
+    return [marks[number] for number in numbers if number in marks]
+
+
+def list_samples(mark: Any) -> list[Any]:
+    """The indices that a mark has, or the mark itself, as the only one."""
+    if hasattr(mark, "tolist"):  # of torch, NumPy and others
+        mark = mark.tolist()
+    return list(mark) if isinstance(mark, list | tuple | range | set | frozenset) else [mark]
+
+
+def rank_samples(history: History, marks: Marks) -> list[Sample]:
+    """All samples, those first whose batches have the highest scores: a test of rank sums, one sample against all."""
+    scores = history.score(torch.arange(len(history)))
+    scores = torch.where(history.nonfinite.any(1), torch.inf, scores)
+    known = (~scores.isnan()).nonzero()[:, 0]
+    rank = torch.zeros(len(history))  # from 0 to 1
+    rank[known[scores[known].argsort()]] = (torch.arange(len(known)) + 0.5) / len(known)
+    values = torch.stack([rank, scores, history.excluded.float()], dim=1).tolist()
+    batches = defaultdict[Any, list[list[float]]](list)
+    for place in known.tolist():
+        for sample in {sample for mark in list_marks(history, marks, place) for sample in list_samples(mark)}:
+            batches[sample].append(values[place])
+    ranked = []
+    for sample, rows in batches.items():
+        count, (height, score, excluded) = len(rows), map(sum, zip(*rows, strict=True))
+        zscore = (height - 0.5 * count) * (12.0 / count) ** 0.5
+        ranked.append(Sample(sample, count, int(excluded), score / count, zscore))
+    return sorted(ranked, key=lambda sample: -sample.zscore)
+
+
+def sum_up_layers(history: History, names: list[str]) -> dict[str, Layer]:
+    """A record of each tensor that had a gradient."""
+    taken = ~history.trusts.isnan()
+    steps, nonfinite = taken.sum(0), history.nonfinite.sum(0)
+    usual = history.trusts.nanmedian(0).values if len(history) else history.trusts.new_empty(len(names))
+    distrusted = (history.trusts < 0.5 * usual).sum(0)
+    layers = {}
+    for column, name in enumerate(names):
+        if steps[column]:
+            given = history.trusts[taken[:, column], column]
+            dof = history.dofs[taken[:, column], column][-1]
+            few, broken = int(distrusted[column]), int(nonfinite[column])
+            layers[name] = Layer(len(given), few, broken, given.mean().item(), given.min().item(), dof.item())
+    return layers
+
+
+def measure(history: History, prefix: str) -> dict[str, float]:
+    """Numbers of the last step, and of the window."""
+    if not len(history):
+        return {}
+    values = {
+        "level": history.level[-1],
+        "zscore": history.zscore[-1],
+        "score": history.score(torch.tensor([len(history) - 1]))[0],
+        "trust": history.trust[-1],
+        "least_trust": history.trusts[-1].nan_to_num(1.0).min(),
+        "nonfinite": history.nonfinite[-1].sum(),
+        "excluded": history.excluded[-history.window :].float().mean(),
+    }
+    numbers = torch.stack([value.float() for value in values.values()]).tolist()
+    return {prefix + name: number for name, number in zip(values, numbers, strict=True) if isfinite(number)}
+
+
+def list_columns(history: History, names: list[str], marks: Marks) -> dict[str, list[Any]]:
+    """A row for each step."""
+    places = range(len(history))
+    columns: dict[str, list[Any]] = {
+        "step": history.steps.tolist(),
+        "mark": [find_mark(history, marks, place) for place in places],
+        "level": history.level.tolist(),
+        "zscore": history.zscore.tolist(),
+        "score": history.score(torch.arange(len(history))).tolist(),
+        "trust": history.trust.tolist(),
+        "excluded": history.excluded.tolist(),
+        "nonfinite": history.nonfinite.sum(1).tolist(),
+    }
+    for kind, values in (("trust", history.trusts), ("distance", history.distances)):
+        columns |= {f"{kind} {name}": column for name, column in zip(names, values.T.tolist(), strict=True)}
+    return columns
+
+
+class Text(str):
+    """Text that a prompt shows as it would be printed."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def format_findings(history: History, names: list[str], marks: Marks, count: int, title: str) -> Text:
+    """The worst batches, and the tensors with the least trust."""
+    excluded = int(history.excluded.sum())
+    lines = [title, f"{len(history):,} steps, {excluded:,} excluded", ""]
+    lines.append(f"{'step':>8}  {'score':>6}  {'level':>6}  {'z':>6}  {'trust':>5}  mark; tensors that stood out")
+    for batch in find_aberrant(history, names, marks, count):
+        tensors = ", ".join(f"{name} {zscore:.0f}" for name, zscore in batch.tensors.items())
+        numbers = f"{batch.score:6.1f}  {batch.level:6.2f}  {batch.zscore:6.1f}  {batch.trust:5.2f}"
+        lines.append(f"{batch.step:8,}  {numbers}  {_shorten(batch.mark)}; {tensors or 'none alone'}")
+    layers = sum_up_layers(history, names)
+    width = max(map(len, layers), default=6)
+    lines += ["", f"{'tensor':{width}}  {'steps':>7}  distrusted  not finite  mean trust  least trust     dof"]
+    for name, layer in sorted(layers.items(), key=lambda item: (-item[1].nonfinite, item[1].mean_trust))[:count]:
+        counts = f"{layer.steps:7,}  {layer.distrusted:10,}  {layer.nonfinite:10,}"
+        lines.append(f"{name:{width}}  {counts}  {layer.mean_trust:10.2f}  {layer.least_trust:11.2f}  {layer.dof:6.1f}")
+    return Text("\n".join(lines))
+
+
+def _shorten(mark: Any) -> str:
+    shown = "" if mark is None else ", ".join(map(str, list_samples(mark)))
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."

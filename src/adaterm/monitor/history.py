@@ -1,0 +1,102 @@
+"""What the last steps show: which batches stood out, in which tensors, by what was usual for each."""
+
+from math import inf, nan
+
+import torch
+from torch import Tensor
+
+from adaterm.equations import BELOW, ENOUGH, LEAST_SPREAD, BatchStatistics, Totals
+from adaterm.monitor.ring import Rows
+from adaterm.rules import RobustAdamRule
+from adaterm.torch_primitives import TORCH
+
+REFRESHED = 10  # steps after which it is asked again what is usual for each tensor
+
+ABOVE = 0.9  # quantile of a tensor's distances; where it is far from the median, large ones mean less
+
+
+class History:
+    """Steps that were taken, oldest first, with a number for each, or one for each tensor.
+
+    `level`, `zscore` and `trust` are RobustAdamW's own. Of other optimizers the level is the mean log-distance of their
+    tensors, the z-score and what counts as excluded follow from it as they do in RobustAdamW, and the trust is the mean
+    over tensors. `far` are batches beyond the threshold over half a window; RobustAdamW trusts them after a few in a
+    row. `score` is the root mean square, over tensors, of how far each lies above its own usual distance.
+    """
+
+    def __init__(self, rows: Rows, judged: bool, window: int) -> None:
+        taken = ~rows.tensors[:, 1].isnan().all(1)
+        self.steps, tensors, batches, self.last_marks = (table[taken] for table in rows)
+        before = rows.marks.roll(1)
+        before[:1] = (rows.marks[:1] - 1).clamp_min(0)
+        self.marks_before = before[taken]
+        self.distances, self.trusts, self.dofs = tensors.unbind(1)
+        self.window = window
+        self.notes = torch.where((self.distances > 0.0) & (self.distances < inf), self.distances.log(), inf)
+        self.nonfinite = ~self.trusts.isnan() & ~self.distances.isfinite()
+        if judged:
+            self.level, self.zscore, self.trust = batches.unbind(1)
+            self.excluded = self.trust < 0.5
+        else:
+            self.level = torch.where(self.notes < inf, self.notes, nan).nanmean(1)
+            _, self.zscore, judgement = _judge(self.level, window)
+            self.trust = self.trusts.nanmean(1)
+            self.excluded = (judgement < 0.5) | self.level.isnan()
+        self.far = _find_far(self.level, window)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def stand_out(self, places: Tensor) -> Tensor:
+        """How far, at these places of the history, each tensor lay above its usual distance: a z-score of its own.
+
+        What is usual is asked at every tenth step. NaN as long as nothing is, or without a gradient; infinite if the
+        gradient was not finite.
+        """
+        padded = torch.cat([self.notes.new_full((self.window, self.notes.shape[1]), inf), self.notes])
+        offset = (self.steps - 1) % REFRESHED  # whoever reads fewer steps gets the same numbers for the last ones
+        ends = (places - offset[places]).clamp_min(0) + self.window
+        asked, which = torch.unique(ends, return_inverse=True)
+        usual, spread = torch.empty(2, len(asked), padded.shape[1])
+        for part in range(0, len(asked), 256):
+            chosen = asked[part : part + 256]
+            ordered = TORCH.sort(padded[(chosen - self.window)[:, None] + torch.arange(self.window)].transpose(1, 2))
+            middle = TORCH.quantile(ordered, 0.5)
+            known = TORCH.count_above(ordered, -inf) >= ENOUGH
+            usual[part : part + 256] = torch.where(known, middle, nan)
+            below, above = TORCH.quantile(ordered, BELOW), TORCH.quantile(ordered, ABOVE)
+            sides = torch.maximum(middle - below, above - middle)
+            spread[part : part + 256] = sides.clamp_min(LEAST_SPREAD)
+        notes = self.notes[places]
+        zscores = torch.where(notes < inf, (notes - usual[which]) / spread[which], nan)
+        return torch.where(self.nonfinite[places], inf, zscores)
+
+    def score(self, places: Tensor) -> Tensor:
+        """How much batches stood out, over all tensors; those whose gradients are not finite do not count."""
+        zscores = self.stand_out(places)
+        return torch.where(zscores < inf, zscores.clamp_min(0.0), nan).square().nanmean(1).sqrt()
+
+
+def _list_windows(levels: Tensor, window: int) -> Tensor:
+    """What was remembered before each step, the newest first."""
+    notes = torch.where(levels.isnan(), inf, levels)
+    return torch.cat([notes.new_full((window,), inf), notes]).unfold(0, window, 1)[:-1].flip(-1)
+
+
+def _find_far(levels: Tensor, window: int) -> Tensor:
+    ordered = TORCH.sort(_list_windows(levels, window))
+    median = TORCH.quantile(ordered, 0.5)
+    spread = (median - TORCH.quantile(ordered, BELOW)).clamp_min(LEAST_SPREAD)
+    known = TORCH.count_above(ordered, -inf) >= ENOUGH
+    far: Tensor = known & (levels > median + RobustAdamRule().threshold * spread)
+    return far | levels.isnan()
+
+
+def _judge(levels: Tensor, window: int) -> BatchStatistics:
+    """What RobustAdamW, with its defaults, would have made of batches with these levels."""
+    windows = _list_windows(levels, window)
+    rule, one = RobustAdamRule(), torch.ones_like(levels)
+    known = torch.where(levels.isnan(), 0.0, one)
+    totals = Totals(levels.nan_to_num(), known, 0.0 * one, one)
+    statistics: BatchStatistics = TORCH.robust_adam_judge(totals, windows, windows, rule.numbers, rule.flags)[1]
+    return statistics

@@ -1,0 +1,213 @@
+"""Watches an optimizer, and tells which batches were bad, since when, in which layers, and how often."""
+
+import csv
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from adaterm.monitor.alarms import Alarms
+from adaterm.monitor.findings import (
+    Aberrant,
+    Layer,
+    Sample,
+    find_aberrant,
+    format_findings,
+    list_columns,
+    list_samples,
+    measure,
+    rank_samples,
+    sum_up_layers,
+)
+from adaterm.monitor.history import REFRESHED, History
+from adaterm.monitor.ring import Ring, Rows, count_steps
+from adaterm.optimizer import RobustOptimizer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_WINDOW = 100  # steps that tell what is usual, for optimizers that have no such option
+_MARKS = 8  # that are kept for each step: as many as micro-batches whose gradients are accumulated
+
+
+class Monitor:
+    """Remembers the last steps of an optimizer, from now on; all stays on the device until something is read.
+
+    Args:
+        optimizer: one of ours, or a framework's wrapper around it.
+        model: whose names the parameters get. Else they have those that the optimizer was given, or group and position.
+        length: how many steps are remembered. Each takes 12 bytes of the device's memory for each tensor, and 20 more.
+    """
+
+    def __init__(self, optimizer: Any, model: nn.Module | None = None, length: int = 10_000) -> None:
+        while not isinstance(optimizer, RobustOptimizer) and hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        if not isinstance(optimizer, RobustOptimizer):
+            raise TypeError(f"a Monitor watches an optimizer of adaterm, not {type(optimizer).__name__}")
+        if length < 1:
+            raise ValueError(f"length={length}: this must be at least 1: the number of steps to remember")
+        self.optimizer, self._model, self._length = optimizer, model, length
+        self._judged = hasattr(optimizer, "batch_statistics")
+        self._window = optimizer.rule_of().window or _WINDOW
+        self._marks: dict[int, Any] = {}
+        self._mark = self._gathered = 0  # the numbers of the last one, and of the last that is known to all ranks
+        self._retired: list[Ring] = []
+        self._alarms, self._checked = Alarms(), 0
+        self._ring = self._make_ring(count_steps(optimizer))
+        self._stop = optimizer.add_watcher(self._observe)
+
+    def _list_params(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _make_ring(self, begin: int = 0) -> Ring:
+        params = self._list_params()
+        device = torch.device("cpu") if params[0].is_meta else params[0].device
+        return Ring(self._length, len(params), device, self._judged, begin)
+
+    def _observe(self) -> None:
+        groups = self.optimizer.param_groups
+        if (
+            self._ring.width != sum([len(group["params"]) for group in groups])
+            or self._ring.device != groups[0]["params"][0].device
+        ):
+            self._move()
+        self._ring.write(self.optimizer)
+
+    def _move(self) -> None:
+        """Go on in another ring: there are more tensors now, or they are elsewhere."""
+        rows = self._ring.read(self._length)
+        self._retired.append(self._ring)  # a CUDA graph may still write into it
+        self._ring = self._make_ring(self._ring.begin)
+        self._ring.fill(rows, self._mark)
+
+    def mark(self, batch: Any) -> None:
+        """Say what the batch of the next step is to be called: any object, or the indices of its samples.
+
+        Several marks before a step are those of its micro-batches.
+        """
+        self._mark += 1
+        self._marks[self._mark] = batch.detach().clone() if isinstance(batch, Tensor) else batch
+        if len(self._marks) > _MARKS * self._length:
+            del self._marks[next(iter(self._marks))]
+        self._ring.mark(self._mark)
+
+    def gather_marks(self) -> None:
+        """Where each rank has marked its own part of every batch, give all of them to all: call it on every rank."""
+        fresh = {number: list_samples(mark) for number, mark in self._marks.items() if number > self._gathered}
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, fresh)
+        for number in fresh:
+            self._marks[number] = [sample for part in parts for sample in part.get(number, [])]
+        self._gathered = self._mark
+
+    def _read(self, last: int | None = None) -> History:
+        """The last steps, or all; whoever reads is warned of what is wrong with them."""
+        history = History(self._ring.read(last or self._length), self._judged, self._window)
+        decade = int(history.steps[-1]) // REFRESHED if len(history) else 0
+        if last is None or decade != self._checked:  # not at every step, where each is read
+            self._alarms.check(history, self._name_tensors())
+            self._checked = decade
+        return history
+
+    def _name_tensors(self) -> list[str]:
+        return name_parameters(self.optimizer.param_groups, self._model)
+
+    def aberrant(self, count: int = 10) -> list[Aberrant]:
+        """The batches that stood out most, the worst first: those with gradients that are not finite, then by score."""
+        return find_aberrant(self._read(), self._name_tensors(), self._marks, count)
+
+    def aberrant_samples(self, count: int | None = 10) -> list[Sample]:
+        """Of the samples that were marked, those whose batches stood out most, again and again; None gives all.
+
+        A mark that is no list, array or tensor of indices counts as one sample: a shard, for instance.
+        """
+        return rank_samples(self._read(), self._marks)[:count]
+
+    def layers(self) -> dict[str, Layer]:
+        """What became of each tensor's gradients, by its name."""
+        return sum_up_layers(self._read(), self._name_tensors())
+
+    def metrics(self, prefix: str = "adaterm/") -> dict[str, float]:
+        """Numbers of the last step, and the share of the window that was excluded, for any logger.
+
+        What is not known yet is left out. One small copy from the device, which this waits for.
+        """
+        return measure(self._read(self._window + REFRESHED), prefix)
+
+    def table(self, count: int = 10) -> str:
+        """The worst batches and the least trusted tensors, as text."""
+        history, names = self._read(), self._name_tensors()
+        return format_findings(history, names, self._marks, count, repr(self))
+
+    def plot(self, path: str | Path | None = None) -> "Figure":
+        """Draw the level of each batch, with those excluded, and the trust in layers; save it if a path is given."""
+        from adaterm.monitor.drawing import draw
+
+        figure = draw(self._read(), self._name_tensors(), self._judged)
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    def columns(self) -> dict[str, list[Any]]:
+        """All steps by column: their numbers, marks and batches, and the trust and the distance of each tensor."""
+        return list_columns(self._read(), self._name_tensors(), self._marks)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the columns into a file, a row for each step."""
+        columns = self.columns()
+        with Path(path).open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
+
+    def to_pandas(self) -> Any:
+        """The columns as a data frame, by step."""
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas") from error
+        return pandas.DataFrame(self.columns()).set_index("step")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history and its marks, for a checkpoint; torch.load asks for marks of numbers, strings and lists."""
+        marks = {number: mark.tolist() if hasattr(mark, "tolist") else mark for number, mark in self._marks.items()}
+        rows = self._ring.read(self._length)._asdict()
+        return {"rows": rows, "begin": self._ring.begin, "marks": marks, "mark": self._mark}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the history of a checkpoint, as far back as there is room for."""
+        rows = Rows(**state["rows"])
+        if rows.tensors.shape[2] != self._ring.width:
+            raise ValueError(
+                f"this is the history of {rows.tensors.shape[2]} tensors, and the optimizer has {self._ring.width}: "
+                "load it into a Monitor of the optimizer that it was saved with"
+            )
+        self._marks, self._mark, self._gathered = dict(state["marks"]), state["mark"], 0
+        self._retired.append(self._ring)
+        self._ring = self._make_ring(state["begin"])
+        self._ring.fill(rows, self._mark)
+
+    @property
+    def nbytes(self) -> int:
+        """How much of the device's memory the history takes."""
+        return self._ring.nbytes
+
+    def __repr__(self) -> str:
+        room = f"{self._length:,} steps of {self._ring.width} tensors, {self.nbytes / 1e6:.1f} MB"
+        return f"{type(self).__name__}({type(self.optimizer).__name__}: {room} on {self._ring.device})"
+
+    def remove(self) -> None:
+        """Stop watching."""
+        self._stop()
+
+
+def name_parameters(groups: list[dict[str, Any]], model: nn.Module | None) -> list[str]:
+    """Names from the model, or those that the optimizer was given if each has another, or group and position."""
+    known = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
+    given = [name for group in groups for name in group.get("param_names", ())]
+    params = [id(parameter) for group in groups for parameter in group["params"]]
+    positions = [f"{number}.{index}" for number, group in enumerate(groups) for index in range(len(group["params"]))]
+    names = given if len(set(given)) == len(params) else positions
+    named = [known.get(parameter, name) for parameter, name in zip(params, names, strict=True)]
+    return [name.replace("_orig_mod.", "").removeprefix("module.") for name in named]  # of torch.compile and DDP

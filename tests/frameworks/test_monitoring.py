@@ -1,0 +1,200 @@
+"""A monitor's numbers reach the tools that people log to; each is tested with the real package."""
+
+import importlib.util
+
+import pytest
+import torch
+from torch import nn
+
+from adaterm import Monitor, RobustAdamW
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what the frameworks warn of is theirs
+STEPS = 30
+
+
+@pytest.fixture
+def wanted(request):
+    """Skip the test where the package is not installed."""
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"{request.param} is not installed: pip install 'adaterm[frameworks]'")
+
+
+def needs(package):
+    return pytest.mark.parametrize("wanted", [package], indirect=True)
+
+
+def train(log=lambda metrics, step: None):
+    """A run with one bad batch, whose numbers are logged at every step."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = RobustAdamW(model.parameters())
+    monitor = Monitor(optimizer, model)
+    for step in range(1, STEPS + 1):
+        monitor.mark(f"batch {step}")
+        inputs = torch.randn(16, 8)
+        optimizer.zero_grad()
+        (model(inputs) - inputs[:, :4]).square().mean().mul(1e3 if step == 25 else 1.0).backward()
+        optimizer.step()
+        log(monitor.metrics(), step)
+    return monitor
+
+
+@needs("tensorboard")
+def test_tensorboard(wanted, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+
+        def log(metrics, step):
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, step)
+
+        train(log)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert len(events.Scalars("adaterm/trust")) == STEPS
+    assert events.Scalars("adaterm/trust")[24].value < 0.1
+
+
+@needs("wandb")
+def test_weights_and_biases(wanted, tmp_path):
+    import wandb
+
+    with wandb.init(mode="offline", dir=str(tmp_path), project="adaterm") as run:
+        train(lambda metrics, step: run.log(metrics, step=step))
+        assert run.step == STEPS
+        assert run.summary["adaterm/trust"] > 0.5
+        assert run.summary["adaterm/excluded"] == pytest.approx(
+            1 / STEPS, abs=0.005
+        )  # it tells of a step when the next one comes
+
+
+@needs("mlflow")
+def test_mlflow(wanted, tmp_path):
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    with mlflow.start_run() as run:
+        train(lambda metrics, step: mlflow.log_metrics(metrics, step=step))
+    kept = mlflow.MlflowClient().get_metric_history(run.info.run_id, "adaterm/trust")
+    assert len(kept) == STEPS
+    assert min(kept, key=lambda metric: metric.value).step == 25
+
+
+@needs("pandas")
+def test_pandas(wanted):
+    frame = train().to_pandas()
+    assert len(frame) == STEPS
+    assert frame["score"].idxmax() == 25
+    assert frame.loc[25, "mark"] == "batch 25"
+    assert {"trust weight", "distance bias"} <= set(frame.columns)
+
+
+@needs("transformers")
+def test_hugging_face_trainer(wanted, tmp_path, monkeypatch):
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from adaterm.integrations.huggingface import MonitorCallback
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, x, labels):
+            return {"loss": (self.layer(x) - labels).square().mean()}
+
+    class Reporter(TrainerCallback):
+        """Sees what the callbacks of TensorBoard and others see."""
+
+        seen = ()
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            self.seen = (*self.seen, dict(logs))
+
+    def make():
+        torch.manual_seed(0)
+        data = [{"x": row, "labels": row[:4]} for row in torch.randn(96, 8)]
+        arguments = TrainingArguments(
+            str(tmp_path),
+            max_steps=24,
+            save_steps=12,
+            logging_steps=4,
+            disable_tqdm=True,
+            report_to="none",
+            use_cpu=True,
+        )
+        trainer = Trainer(
+            Model(), arguments, train_dataset=data, optimizer_cls_and_kwargs=(RobustAdamW, {}), callbacks=[Reporter()]
+        )
+        return trainer, MonitorCallback(length=100).attach(trainer)
+
+    trainer, watch = make()
+    trainer.train()
+    assert list(watch.monitor.layers()) == ["layer.weight", "layer.bias"]
+    reporter = next(each for each in trainer.callback_handler.callbacks if type(each) is Reporter)
+    for logs in (trainer.state.log_history, reporter.seen):
+        assert len([entry for entry in logs if "adaterm/trust" in entry]) == 6
+    resumed, again = make()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    assert {layer.steps for layer in again.monitor.layers().values()} == {24}
+    assert again.monitor.layers() == watch.monitor.layers()
+
+
+@needs("lightning")
+def test_lightning(wanted, tmp_path):
+    import lightning
+    from lightning.pytorch.loggers import CSVLogger
+
+    from adaterm.integrations.lightning import MonitorCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def training_step(self, batch, index):
+            return (self.layer(batch[0]) - batch[0][:, :4]).square().mean()
+
+        def configure_optimizers(self):
+            return RobustAdamW(self.parameters())
+
+    lightning.seed_everything(0, verbose=False)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(128, 8)), batch_size=16)
+
+    def make(epochs, **options):
+        return lightning.Trainer(
+            max_epochs=epochs,
+            accelerator="cpu",
+            logger=CSVLogger(str(tmp_path)),
+            callbacks=[MonitorCallback(**options)],
+            log_every_n_steps=2,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+        )
+
+    trainer = make(3)
+    trainer.fit(Module(), loader)
+    monitor = trainer.callbacks[0].monitor
+    assert list(monitor.layers()) == ["layer.weight", "layer.bias"]
+    assert monitor.aberrant(30)[0].mark.startswith("epoch ")
+    rows = (tmp_path / "lightning_logs/version_0/metrics.csv").read_text().splitlines()
+    assert "adaterm/trust" in rows[0]
+    assert len(rows) == 1 + 12
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    resumed = make(4, mark=lambda batch, index: batch[0][:, 0])
+    resumed.fit(Module(), loader, ckpt_path=tmp_path / "last.ckpt")
+    assert {layer.steps for layer in resumed.callbacks[0].monitor.layers().values()} == {32}
+    assert len(resumed.callbacks[0].monitor.aberrant_samples(None)) > 128
+
+
+@pytest.mark.parametrize("name", ["huggingface", "lightning"])
+def test_what_is_missing_is_named(name, monkeypatch):
+    import sys
+
+    for package in ("transformers", "lightning"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"adaterm.integrations.{name}", raising=False)
+    with pytest.raises(ImportError, match="pip install"):
+        importlib.import_module(f"adaterm.integrations.{name}")

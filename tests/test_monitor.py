@@ -1,0 +1,370 @@
+"""A monitor tells which batches were bad, in which tensors, and what they were called; it costs little until read."""
+
+import csv
+import warnings
+from math import inf, nan
+
+import pytest
+import torch
+from catalogue import ENGINES, MAIN, METHODS, give_gradients, make, parameters, train
+from on_ranks import monitor_shards
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import adaterm
+from adaterm.monitor.drawing import group_names
+
+either = pytest.mark.parametrize("name", MAIN)
+EARLY = {"AdaTerm": {"init_scale": "gradient"}, "RobustAdamW": {}}
+"""Options with which there is something to see after few steps."""
+
+
+def watch(name, model, **options):
+    optimizer = getattr(adaterm, name)(model.named_parameters(), **EARLY[name])
+    return optimizer, adaterm.Monitor(optimizer, model, **options)
+
+
+def give(model, step, **factors):
+    """Gradients of a step, with those of some tensors multiplied."""
+    generator = torch.Generator().manual_seed(step)
+    for name, parameter in model.named_parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator) * factors.get(name, factors.get("all", 1.0))
+
+
+def run(name, steps, bad=(), **options):
+    """A run in which all gradients of some batches are a thousand times as large; batches are marked by their step."""
+    model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
+    optimizer, monitor = watch(name, model, **options)
+    for step in range(1, steps + 1):
+        monitor.mark(f"batch {step}")
+        give(model, step, all=1e3 if step in bad else 1.0)
+        optimizer.step()
+    return model, optimizer, monitor
+
+
+@pytest.mark.parametrize("name", ["AdaTerm", "TAdam", "AtAdaBelief", "RobustAdamW"])
+def test_the_worst_batches_come_back_with_their_marks(name):
+    EARLY.setdefault(name, {})
+    bad = (360, 393, 397)
+    _, _, monitor = run(name, 420, bad)
+    worst = monitor.aberrant(3)
+    assert {batch.step for batch in worst} == set(bad)
+    assert {batch.mark for batch in worst} == {f"batch {step}" for step in bad}
+    for batch in worst:
+        assert batch.trust < 0.1
+        assert batch.nonfinite == 0
+        assert list(batch.tensors.values()) == sorted(batch.tensors.values(), reverse=True)
+        if name in MAIN:  # the first bad batch widens what is usual for the others
+            assert batch.score > 10
+            assert batch.zscore > 4
+            assert len(batch.tensors) == 3
+
+
+@either
+def test_a_tensor_that_stood_out_is_named(name):
+    model, optimizer, monitor = run(name, 100)
+    give(model, 101, **{"1.weight": 1e3})
+    optimizer.step()
+    (batch,) = monitor.aberrant(1)
+    assert (batch.step, list(batch.tensors)) == (101, ["1.weight"])
+
+
+@either
+def test_gradients_that_are_not_finite_come_first(name):
+    model, optimizer, monitor = run(name, 60, bad=(50,))
+    give(model, 61)
+    model[0].bias.grad[3] = nan
+    optimizer.step()
+    first, second = monitor.aberrant(2)
+    assert (first.step, first.nonfinite, first.tensors["0.bias"]) == (61, 1, inf)
+    assert second.step == 50
+    assert monitor.layers()["0.bias"].nonfinite == 1
+    assert monitor.layers()["1.bias"].nonfinite == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("rule", METHODS)
+def test_the_history_is_what_the_optimizer_says_of_each_step(rule, engine):
+    params = parameters()
+    optimizer = make(rule, params, **ENGINES[engine])
+    monitor = adaterm.Monitor(optimizer, length=7)
+    said, judged = [], []
+    for step in range(12):
+        give_gradients(params, step)
+        params[1].grad = None if step == 9 else params[1].grad
+        optimizer.step()
+        seen = optimizer.statistics()
+        said.append([torch.stack(list(seen[p])) if p in seen else torch.full((3,), nan) for p in params])
+        judged.append(list(optimizer.batch_statistics()) if hasattr(optimizer, "batch_statistics") else [nan] * 3)
+    rows = monitor._ring.read(100)
+    assert rows.steps.tolist() == list(range(6, 13))
+    wanted = torch.stack([torch.stack(row, dim=1) for row in said[-7:]]).float()
+    assert torch.equal(rows.tensors.nan_to_num(-1.0), wanted.nan_to_num(-1.0))
+    assert torch.equal(rows.batches.nan_to_num(-1.0), torch.tensor(judged[-7:]).float().nan_to_num(-1.0))
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations, and those that would wait for a device."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rule", ["AdaTerm", "RobustAdamW"])
+def test_watching_takes_few_operations_however_many_tensors_and_never_waits(rule):
+    counts = []
+    for shapes in ([(3,)] * 4, [(3,)] * 100):
+        params = parameters(shapes)
+        optimizer = make(rule, params)
+        monitor = adaterm.Monitor(optimizer, length=10)
+        train(optimizer, params, 2)
+        with Counting() as counted:
+            monitor._ring._write(*optimizer.tell_last_step())  # on a CPU it would copy memory
+        assert not [name for name in counted.names if "item" in name or "local_scalar" in name or "_to_copy" in name]
+        counts.append(len([name for name in counted.names if "detach" not in name]))
+    assert counts[0] == counts[1] <= 9
+
+
+def test_several_marks_before_a_step_are_its_micro_batches():
+    model = nn.Linear(3, 2)
+    optimizer, monitor = watch("RobustAdamW", model)
+    ids = torch.arange(4)
+    for step in range(30):
+        for _ in range(2 if step % 2 else 0):  # every other step has no mark
+            monitor.mark(ids)
+            ids += 4  # a mark is what the tensor was
+        give(model, step, all=100.0 if step >= 28 else 1.0)
+        optimizer.step()
+    marks = {batch.step: batch.mark for batch in monitor.aberrant(2)}
+    assert marks[29] is None
+    assert [part.tolist() for part in marks[30]] == [[112, 113, 114, 115], [116, 117, 118, 119]]
+    samples = [sample.sample for sample in monitor.aberrant_samples(8)]
+    assert sorted(samples) == list(range(112, 120))
+
+
+def test_samples_that_recur_in_bad_batches_are_ranked_first():
+    model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
+    optimizer, monitor = watch("RobustAdamW", model)
+    broken, step = {3, 50, 77}, 0
+    for epoch in range(6):
+        order = torch.randperm(100, generator=torch.Generator().manual_seed(epoch))
+        for indices in order.split(4):
+            monitor.mark(indices)
+            give(model, step, all=20.0 if broken & set(indices.tolist()) else 1.0)
+            optimizer.step()
+            step += 1
+    ranked = monitor.aberrant_samples(None)
+    assert len(ranked) == 100
+    assert {sample.sample for sample in ranked[:3]} == broken
+    assert all(sample.excluded >= 5 and sample.batches >= 5 for sample in ranked[:3])
+    assert ranked[2].zscore > ranked[3].zscore
+
+
+@either
+def test_layers_tell_who_is_distrusted_how_often(name):
+    model, optimizer, monitor = run(name, 100)
+    for step in range(101, 151):
+        give(model, step, **({"0.weight": 5.0} if step % 5 == 0 else {}))
+        if step == 120:
+            model[1].bias.grad = None
+        optimizer.step()
+    layers = monitor.layers()
+    assert list(layers) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert layers["0.weight"].distrusted >= 9
+    assert layers["1.weight"].distrusted <= 3
+    assert (layers["0.weight"].steps, layers["1.bias"].steps) == (150, 149)
+    assert layers["0.weight"].least_trust < layers["0.weight"].mean_trust < layers["1.weight"].mean_trust
+
+
+@either
+def test_metrics_are_those_of_the_last_step(name):
+    _, _, monitor = run(name, 4)
+    assert "adaterm/zscore" not in monitor.metrics()  # nothing is usual yet
+    assert adaterm.Monitor(monitor.optimizer).metrics() == {}
+    _, optimizer, monitor = run(name, 437, bad=(430, 437))
+    metrics = monitor.metrics(prefix="")
+    assert set(metrics) == {"level", "zscore", "score", "trust", "least_trust", "nonfinite", "excluded"}
+    worst = next(batch for batch in monitor.aberrant(2) if batch.step == 437)
+    for field in ("level", "zscore", "score", "trust", "nonfinite"):
+        assert metrics[field] == pytest.approx(getattr(worst, field), rel=1e-5)
+    assert metrics["excluded"] == pytest.approx(0.02)
+    if name == "RobustAdamW":
+        assert metrics["zscore"] == pytest.approx(optimizer.batch_statistics().zscore.item())
+
+
+def test_names_are_the_models_or_the_optimizers_or_numbers():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    wrapped = nn.ModuleDict({"module": model})  # as DDP does
+    groups = [{"params": layer.parameters()} for layer in model]
+    for optimizer, named, wanted in (
+        (adaterm.TAdam(groups), model, ["0.weight", "0.bias", "1.weight", "1.bias"]),
+        (adaterm.TAdam(model.parameters()), wrapped, ["0.weight", "0.bias", "1.weight", "1.bias"]),
+        (adaterm.TAdam(model.named_parameters()), None, ["0.weight", "0.bias", "1.weight", "1.bias"]),
+        (adaterm.TAdam([{"params": list(layer.parameters())} for layer in model]), None, ["0.0", "0.1", "1.0", "1.1"]),
+        (adaterm.TAdam([{"params": list(m.named_parameters())} for m in model]), None, ["0.0", "0.1", "1.0", "1.1"]),
+    ):
+        monitor = adaterm.Monitor(optimizer, named)
+        train(optimizer, list(model.parameters()), 2)
+        assert list(monitor.layers()) == wanted
+
+
+@either
+def test_a_checkpoint_brings_the_history_back(name, tmp_path):
+    bad = (40, 70)
+    _, _, straight = run(name, 90, bad)
+    model, optimizer, first = run(name, 60, bad)
+    torch.save((model.state_dict(), optimizer.state_dict(), first.state_dict()), tmp_path / "checkpoint.pt")
+    saved = torch.load(tmp_path / "checkpoint.pt")
+    resumed, monitor = watch(name, model)
+    model.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    monitor.load_state_dict(saved[2])
+    for step in range(61, 91):
+        monitor.mark(f"batch {step}")
+        give(model, step, all=1e3 if step in bad else 1.0)
+        resumed.step()
+    assert monitor.aberrant(5) == straight.aberrant(5)
+    short = adaterm.Monitor(resumed, model, length=10)
+    short.load_state_dict(straight.state_dict())
+    assert short._ring.read(100).steps.tolist() == list(range(81, 91))
+
+
+def test_a_history_of_another_model_is_refused():
+    _, _, monitor = run("AdaTerm", 3)
+    with pytest.raises(ValueError, match="4 tensors, and the optimizer has 5"):
+        adaterm.Monitor(adaterm.AdaTerm(parameters())).load_state_dict(monitor.state_dict())
+
+
+def test_a_monitor_that_comes_late_counts_as_the_optimizer_does():
+    model, optimizer, monitor = run("RobustAdamW", 25)
+    late = adaterm.Monitor(optimizer, model)
+    give(model, 26)
+    optimizer.step()
+    assert late._ring.read(10).steps.tolist() == [26]
+    assert monitor._ring.read(1).steps.tolist() == [26]
+    late.remove()
+    optimizer.step()
+    assert late._ring.read(10).steps.tolist() == [26]
+
+
+def test_groups_may_be_added_and_steps_begin_in_inference_mode():
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params[:2])
+    monitor = adaterm.Monitor(optimizer)
+    train(optimizer, params[:2], 3)
+    optimizer.add_param_group({"params": params[2:]})
+    with torch.inference_mode():
+        train(optimizer, params, 1, start=3)
+    train(optimizer, params, 1, start=4)
+    assert [layer.steps for layer in monitor.layers().values()] == [5, 5, 2, 2, 2]
+
+
+def test_precisions_may_differ():
+    params = [nn.Parameter(torch.zeros(4, dtype=dtype)) for dtype in (torch.float32, torch.float64, torch.float32)]
+    optimizer = adaterm.RobustAdamW(params)
+    monitor = adaterm.Monitor(optimizer)
+    for step in range(3):
+        give_gradients(params, step)
+        optimizer.step()
+    wanted = [optimizer.statistics()[parameter].distance.item() for parameter in params]
+    assert monitor._ring.read(1).tensors[0, 0].tolist() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_tables_of_all_steps(tmp_path):
+    _, _, monitor = run("RobustAdamW", 30, bad=(28,))
+    text = monitor.table()
+    assert "batch 28; " in text
+    assert "30 steps, 1 excluded" in text
+    assert repr(text) == text
+    monitor.to_csv(tmp_path / "trust.csv")
+    with open(tmp_path / "trust.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 30
+    assert (rows[27]["mark"], rows[27]["excluded"], float(rows[27]["trust 0.weight"]) < 0.1) == (
+        "batch 28",
+        "True",
+        True,
+    )
+    assert "MB" in repr(monitor)
+    assert monitor.nbytes == 10_000 * (12 * 4 + 20)
+
+
+@pytest.mark.parametrize("layers", [3, 75])
+@either
+def test_pictures_of_few_and_of_many_tensors(name, layers, tmp_path):
+    pytest.importorskip("matplotlib")
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)) for _ in range(layers)])
+    optimizer, monitor = watch(name, model)
+    for step in range(30):
+        give(model, step)
+        if step == 20:
+            model[0][0].bias.grad[0] = inf
+        optimizer.step()
+    figure = monitor.plot(tmp_path / "trust.png")
+    assert (tmp_path / "trust.png").stat().st_size > 10_000
+    labels = figure.axes[1].get_yticklabels()
+    assert 12 <= len(labels) <= 40
+    monitor.plot()
+
+
+def test_rows_of_a_picture_are_as_deep_as_there_is_room_for():
+    names = [f"h.{block}.{part}.{kind}" for block in range(12) for part in "abc" for kind in ("weight", "bias")]
+    groups = group_names(["embed.weight", *names])
+    assert list(groups)[:3] == ["embed.weight", "h.0.a", "h.0.b"]
+    assert groups["h.0.a"] == [1, 2]
+    assert len(group_names([f"p{number}" for number in range(300)])) == 300
+
+
+def warned(name, steps, factor=lambda step: 1.0, broken=False, **options):
+    """The warnings of a run in which gradients of some steps are larger, or never finite, when it is read twice."""
+    model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
+    optimizer = getattr(adaterm, name)(model.named_parameters(), **EARLY[name], **options)
+    monitor = adaterm.Monitor(optimizer)
+    for step in range(1, steps + 1):
+        give(model, step, all=factor(step))
+        if broken:
+            model[0].bias.grad[0] = nan
+        optimizer.step()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        monitor.metrics()
+        monitor.layers()
+    return [str(warning.message) for warning in caught]
+
+
+def test_warnings_come_once_and_say_what_to_do():
+    assert warned("RobustAdamW", 700) == []
+    assert warned("AdaTerm", 700) == []
+    (share,) = warned("RobustAdamW", 200, factor=lambda step: 1e3 if step > 20 and step % 4 == 0 else 1.0)
+    assert "of the last 100 batches were distrusted" in share
+    assert "threshold" in share
+    (in_a_row,) = warned("RobustAdamW", 320, factor=lambda step: 1e3 ** (step > 260), minority=0.9)
+    assert "50 batches in a row, up to step 310, lay far beyond those before" in in_a_row
+    assert "aberrant()" in in_a_row
+    (every,) = warned("AdaTerm", 150, broken=True)
+    assert "0.bias (1 tensors in all)" in every
+    every, layer = warned("AdaTerm", 600, broken=True)
+    assert "0.bias was never trusted" in layer
+
+
+def test_two_ranks_have_the_whole_picture(ranks):
+    for rule in ("AdaTerm", "RobustAdamW, soon judging"):
+        ranks.run(2, monitor_shards, rule)
+
+
+def test_only_ours_are_watched_also_in_a_wrapper():
+    with pytest.raises(TypeError, match="not Adam"):
+        adaterm.Monitor(torch.optim.Adam(parameters()))
+    with pytest.raises(ValueError, match="length=0"):
+        adaterm.Monitor(adaterm.AdaTerm(parameters()), length=0)
+
+    class Wrapper:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+    assert adaterm.Monitor(Wrapper(Wrapper(adaterm.AdaTerm(parameters())))).optimizer.param_groups
