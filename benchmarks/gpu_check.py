@@ -266,6 +266,43 @@ def graphs_last() -> Iterator[tuple[str, Any]]:
     yield "graphs replay as recorded between eager steps", True
 
 
+def monitor_watches() -> Iterator[tuple[str, Any]]:
+    """A monitor never waits, and remembers replayed steps as it does eager ones, with their marks."""
+    for method in ("AdaTerm", "RobustAdamW, usual norm"):
+        for flags in ENGINES.values():
+            replayed, eager = parameters(), parameters()
+            one, other = (optimizer(method, p, lr=1e-3, **flags, capturable=True) for p in (replayed, eager))
+            watching, beside = (adaterm.Monitor(each, length=16) for each in (one, other))
+            with torch.cuda.stream(torch.cuda.Stream()):
+                give_gradients(replayed, 0)
+                watching.mark(0)
+                one.step()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                one.step()
+            give_gradients(eager, 0)
+            beside.mark(0)
+            other.step()
+            for step in range(1, 30):
+                torch.cuda.set_sync_debug_mode("default")
+                give_gradients(eager, step)
+                torch.cuda.set_sync_debug_mode("error")
+                for a, b in zip(replayed, eager, strict=True):
+                    a.grad.copy_(b.grad)
+                watching.mark(step)
+                beside.mark(step)
+                graph.replay()
+                other.step()
+            torch.cuda.set_sync_debug_mode("default")
+            rows, wanted = (each._ring.read(100) for each in (watching, beside))
+            assert all(torch.equal(a.nan_to_num(-1.0), b.nan_to_num(-1.0)) for a, b in zip(rows, wanted, strict=True))
+            assert rows.steps.tolist() == list(range(15, 31)), rows.steps
+            assert rows.marks.tolist() == rows.steps.tolist()
+            assert watching.aberrant(3) == beside.aberrant(3)
+    yield "a monitor remembers replays as it does eager steps, and never waits", True
+
+
 def kernels(step: Callable[[], Any]) -> int:
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         step()
@@ -489,6 +526,7 @@ CHECKS = (
     runs_repeat,
     graphs_replay,
     graphs_last,
+    monitor_watches,
     state_moves_between_devices,
     few_kernels,
     memory,

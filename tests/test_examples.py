@@ -130,6 +130,36 @@ def test_robust_adamw_works_as_its_page_says():
     assert f"<!-- seeds -->{record['settings']['seeds']}<!-- -->" in page
 
 
+def test_the_monitors_page_has_what_was_measured_and_its_code_runs():
+    shown = run_page("docs/monitor.md")
+    assert "tensors that stood out" in shown
+    assert "'adaterm/level'" in shown
+    page, record = (ROOT / "docs/monitor.md").read_text(), load("monitor_quality/monitor_quality.json")
+    signals = ("loss", "norm", "loss z", "SkipStep", "z", "score")
+    assert f"| {' | '.join(signals)} |" in page
+    for name, row in record["table"].items():
+        cells = " | ".join(f"{row['auroc'][signal]:.2f} / {row['precision'][signal]:.2f}" for signal in signals)
+        assert f"| <!-- {name} -->{cells}<!-- --> |" in page
+    assert f"<!-- seeds -->{record['settings']['seeds']}<!-- -->" in page
+    for noise in ("targets 20 %", "targets 40 %"):
+        area = record["table"][f"language, {noise}"]["auroc"]
+        assert f"<!-- lead.{noise} -->{area['loss'] - area['score']:.2f}<!-- -->" in page
+    cost = load("monitor_cost/cpu.json")["table"]["demo"]["RobustAdamW"]["per cent more"]["watched"]
+    assert cost <= 2.0
+    assert f"<!-- cost.RobustAdamW -->{cost:.1f}<!-- -->" in page
+
+
+def test_the_tutorial_on_bad_data_has_what_was_found():
+    page = (ROOT / "docs/finding_bad_data.md").read_text()
+    for prefix, folder in (("", "find_bad_shards"), ("hard.", "find_bad_shards_scatter")):
+        record = load(f"examples/{folder}/find_bad_shards.json")
+        assert (record["settings"]["shards"], record["settings"]["mislabelled"]) == (5000, 50)
+        for short, name in (("one", "one shard a batch"), ("four", "four shards a batch")):
+            counts = record["table"][name]["found"]
+            assert f"<!-- {prefix}{short} -->{counts['monitor']}<!-- -->" in page
+            assert f"<!-- {prefix}loss.{short} -->{counts['mean loss']}<!-- -->" in page
+
+
 def test_the_readme_code_runs():
     assert "trust" in run_page("README.md")
 

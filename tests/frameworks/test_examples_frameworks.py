@@ -34,6 +34,18 @@ def test_an_example_runs_and_records_where_its_numbers_come_from(name, needed, c
         assert len({len(row["curves"]) for row in rows.values()}) == 1  # paired: the same number of seeds
 
 
+def test_bad_shards_are_found(tmp_path):
+    if importlib.util.find_spec("sklearn") is None:
+        pytest.skip("sklearn is not installed: pip install 'adaterm[frameworks]'")
+    command = [sys.executable, "examples/find_bad_shards.py", "--shards", "600", "--bad", "6", "--out", str(tmp_path)]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=600).stdout
+    assert "most suspect shards" in shown
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("find_bad_shards.png", "trust.png"))
+    record = json.loads((tmp_path / "find_bad_shards.json").read_text())
+    assert {"table", "settings", "command", "versions", "device", "commit", "date"} <= set(record)
+    assert all(row["found"]["monitor"] >= 5 for row in record["table"].values())
+
+
 @pytest.mark.parametrize("name", ["finetune_trainer", "rl_sb3"])
 def test_an_example_says_what_to_install(name):
     program = f"import runpy, sys; sys.modules['tqdm'] = None; runpy.run_path('examples/{name}.py')"
