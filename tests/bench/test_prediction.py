@@ -365,6 +365,7 @@ def test_recordings_of_ones_own_are_read(tmp_path, layout, suffix):
         ("a,b\n" + ",".join(["1"] * 36) + "\nno row\n", "line 3: 'no row' is not a row"),
         (",".join(["1"] * 35 + ["nan"]) + "\n", "nan in step 0, number 35"),
         ("nothing\n", "has the shape"),
+        ("a,b\n" + ",".join(["1"] * 35 + ["x"]) + "\n" + ",".join(["1"] * 36), "line 2: '1,1.* nor a heading"),
     ],
 )
 def test_a_recording_that_is_none(tmp_path, text, message):
@@ -375,6 +376,41 @@ def test_a_recording_that_is_none(tmp_path, text, message):
         (tmp_path / f"walk{number}.csv").write_text(",".join(["1"] * 36))
     with pytest.raises(DataError, match=message):
         trajectories.load.__wrapped__(tmp_path)
+
+
+def _write_walks(folder, count):
+    folder.mkdir(exist_ok=True)
+    for number in range(count):
+        (folder / f"walk{number}.csv").write_text(f"{','.join(['angle'] * SIZE)}\n{','.join([str(number)] * SIZE)}\n")
+
+
+@pytest.mark.parametrize("note", ["README.txt", "license.txt", "readme.md"])
+@pytest.mark.parametrize("layout", ["folders", "one folder", "simulated"])
+def test_notes_beside_the_data_are_not_read(tmp_path, layout, note):
+    (tmp_path / note).write_text("Walks of 2026, 36 numbers in a row.")
+    if layout == "one folder":
+        _write_walks(tmp_path, 8)
+    elif layout == "folders":
+        for kind, count in {"train": 6, "validation": 1, "test": 1}.items():
+            _write_walks(tmp_path / kind, count)
+    else:
+        (tmp_path / hexapod.DESCRIPTION).write_text("{}")
+        with pytest.raises(DataError, match=hexapod.DESCRIPTION):
+            trajectories.load(tmp_path)
+        return
+    assert trajectories.load(tmp_path).train.shape == (1, 6, SIZE)
+
+
+def test_data_of_two_kinds_in_one_folder_is_refused(tmp_path):
+    """Rather than one of them taken without a word."""
+    for name in ("simulated", "both"):
+        _write_walks(tmp_path / name, 8)
+    (tmp_path / "simulated" / hexapod.DESCRIPTION).write_text("{}")
+    with pytest.raises(DataError, match=r"has both hexapod.json.* and walk0.csv.*: move one of them"):
+        trajectories.load(tmp_path / "simulated")
+    _write_walks(tmp_path / "both/train", 6)
+    with pytest.raises(DataError, match=r"has walk0.csv beside train/walk0.csv: move all trajectories"):
+        trajectories.load(tmp_path / "both")
 
 
 def test_where_the_data_is(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adaterm_bench.methods import PAPER_METHODS
-from adaterm_bench.reporting.orders import COLUMNS, SAYINGS, claim_orders
+from adaterm_bench.reporting.orders import COLUMNS, SAYINGS, claim_orders, list_printed
 from adaterm_bench.reporting.published import PUBLISHED, describe_evidence
 
 TABLES = Path(__file__).parents[3] / "shared" / "paper" / "tables.json"
@@ -66,3 +66,18 @@ def test_few_seeds_decide_nothing_whatever_their_sign():
     (claim,) = claim_orders("rl_hopper", outcomes, start="On Hopper (tuned)")
     assert claim.text.startswith("On Hopper (tuned), AdaTerm")
     assert (claim.verdict, claim.seeds) == ("undecided", 3)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pairs", "shown"),
+    [
+        ("On Hopper (tuned), AdaTerm is second, after t-Adam.", 5, 1),
+        ("On Ant (tuned), t-Adam is the best, then At-Adam, then AdaTerm.", 2, 1),
+        ("On Ant, methods that are not robust fail.", 3, 3),
+        ("On Ant (tuned, methods that are not robust fail.", 0, 0),
+    ],
+)
+def test_a_sentence_has_the_evidence_of_all_its_pairs(sentence, pairs, shown):
+    """Also of those that nobody has run here."""
+    evidence = [piece for listed in list_printed() if listed.is_said_in(sentence) for piece in listed.evidence]
+    assert (len(evidence), sum(": shown in the paper" in piece for piece in evidence)) == (pairs, shown)

@@ -56,7 +56,14 @@ def find_folder(name: str) -> Path:
 @cache
 def load(path: Path) -> Trajectories:
     """The hexapod's states: of a simulation, or of a user's recordings."""
-    if any(recorded.list_files(path)):
+    files = [file for kind in recorded.list_files(path) for file in kind]
+    described = path / hexapod.DESCRIPTION
+    if files and described.exists():
+        raise DataError(
+            f"{path} has both {described.name}, of simulated walks, and {files[0].relative_to(path)}, which looks like "
+            "a recording: move one of them to another folder."
+        )
+    if files:
         return _standardise(*recorded.read_states(path))
     return _standardise(*hexapod.list_states(hexapod.load(path)))
 

@@ -22,7 +22,7 @@ Pair = tuple[Names, Names]
 PLAIN: Names = ("Adam", "AdaBelief", "RAdam")
 ROBUST: Names = ("t-Adam", "At-Adam")
 RELEASED = {name: f"{name} (as published)" for name in ("t-Adam", "At-Adam")}
-"""The paper ran the released code, so what it says of these methods is tested as published, and as written too."""
+"""The paper probably ran the released code: what it says of these is tested as published, and as written too."""
 
 CASE_1, CASE_2 = "section 6.2.1, table 3", "section 6.2.2, table 3"
 ABLATION, VARIANTS, ALTERNATIVE = "appendix E", "appendix G", "appendix H"
@@ -145,7 +145,35 @@ SAYINGS = (
     ),
     Saying((SHORT, LONG), "AdaTerm2 is less efficient than AdaTerm", ALTERNATIVE, ahead_of("AdaTerm", ("AdaTerm2",))),
 )
-"""All that the paper says of its tables. Of the uncentered variant it says so of some columns, without naming them."""
+"""What it says of orders in its tables; of the uncentered variant it says so of some columns, without naming them."""
+
+FAILURE = Saying((ANT,), "methods that are not robust fail", CASE_2, ahead_of("AdaTerm", PLAIN))
+"""It is more than an order: what counts as failing is decided where the runs are."""
+
+
+class Printed(NamedTuple):
+    """A sentence of the paper on one column, and what its table has for each of the pairs, run here or not."""
+
+    column: str
+    text: str
+    place: str
+    evidence: tuple[str, ...]
+
+    def is_said_in(self, sentence: str) -> bool:
+        """Whether this is the sentence, whatever variant of the column it names in brackets."""
+        start, end = COLUMNS[self.column].start, f", {self.text}."
+        middle = sentence.removeprefix(start).removesuffix(end)
+        return sentence == f"{start}{middle}{end}" and (not middle or (middle[:2], middle[-1]) == (" (", ")"))
+
+
+def list_printed() -> list[Printed]:
+    """Every sentence on every column that it is about, column by column."""
+    return [
+        Printed(column, saying.text, saying.place, tuple(describe_evidence(column, *pair) for pair in saying.pairs))
+        for column in COLUMNS
+        for saying in (*SAYINGS, FAILURE)
+        if column in saying.columns
+    ]
 
 
 def claim_orders(

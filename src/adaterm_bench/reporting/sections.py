@@ -42,7 +42,7 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
         others = [result for result in planned if result.trial.version not in versions]
         if others:
             complaints.append(f"{title}: {len(others)} results of other versions are not shown")
-        tested: set[str] = set()
+        tested: dict[str, int] = {}  # the seeds of each claim
         for version in versions:
             shown = [result for result in planned if result.trial.version == version]
             if not shown:
@@ -54,21 +54,27 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
                 continue
             section = _mark_version(section, experiment, version, widest["label"], tested)
             changes = _describe_changes(experiment) + partly if version == experiment.version else ""
-            tested.update(claim.text for claim in section.claims)
+            for claim in section.claims:
+                tested[claim.text] = max(claim.seeds, tested.get(claim.text, 0))
             entries.append((replace(section, text=section.text + changes), shown, widest["experiment"]))
     entries.sort(key=lambda entry: rank(entry[2]))
     return [(section, planned) for section, planned, _ in entries], complaints
 
 
-def _mark_version(section: Section, experiment: Experiment, version: int, label: str, tested: set[str]) -> Section:
-    """The section with its label; one of a former version says so, and leaves out what a later one has tested."""
+def _mark_version(
+    section: Section, experiment: Experiment, version: int, label: str, tested: dict[str, int]
+) -> Section:
+    """The section with its label; one of a former version says so.
+
+    It leaves out the claims that a later version has tested with as many seeds, or more.
+    """
     if version == experiment.version:
         return replace(section, title=f"{section.title} ({label})")
     return replace(
         section,
         title=f"{section.title} ({label}, version {version})",
         text=f"Results of a former version of this experiment: {experiment.former[version]}\n\n{section.text}",
-        claims=[claim for claim in section.claims if claim.text not in tested],
+        claims=[claim for claim in section.claims if tested.get(claim.text, -1) < claim.seeds],
     )
 
 

@@ -1,10 +1,10 @@
 """Walks of a real hexapod, in files of a user's own: such as the set of the paper, which is on IEEE DataPort.
 
 One file is one trajectory: a row for each step, of 36 numbers, the 18 joint angles as measured and then the 18
-reference angles. Files are text (.csv, .txt: numbers with commas or blanks between them, after lines of words if there
-are any) or NumPy's (.npy). They lie in folders train, validation and test; or in one folder, and are then taken in the
-order of their names, three quarters to learn from, an eighth to validate and an eighth to test, as the paper has 150,
-25 and 25.
+reference angles. Files are text (.csv, .txt: numbers with commas or blanks between them, after lines without any number
+if there are some) or NumPy's (.npy). They lie in folders train, validation and test; or in one folder, and are then
+taken in the order of their names, three quarters to learn from, an eighth to validate and an eighth to test, as the
+paper has 150, 25 and 25.
 """
 
 import re
@@ -17,6 +17,7 @@ from adaterm_bench.datasets.data import DataError
 
 KINDS = {"train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")}
 SUFFIXES = (".csv", ".txt", ".npy")
+NOTES = ("readme", "license", "licence")  # names of files that are no trajectories, whatever their suffix
 SIZE = 36
 STARTS = (6, 7)  # eighths of the files after which those to validate, and those to test, begin
 Array = NDArray[np.float32]
@@ -24,13 +25,18 @@ Array = NDArray[np.float32]
 
 def list_files(folder: Path) -> list[list[Path]]:
     """The files to learn from, to validate and to test; none at all if this is no such folder."""
+    kinds = [[file for name in names for file in _list_folder(folder / name)] for names in KINDS.values()]
     whole = _list_folder(folder)
-    if whole:
-        cuts = [round(len(whole) * eighths / 8) for eighths in STARTS]
-        return [whole[: cuts[0]], whole[cuts[0] : cuts[1]], whole[cuts[1] :]]
-    return [
-        [file for name in names for file in _list_folder(folder / name)] for names in KINDS.values()
-    ]  # a name that is not there has no files
+    if any(kinds) and whole:
+        inner = next(file for kind in kinds for file in kind).relative_to(folder)
+        raise DataError(
+            f"{folder} has {whole[0].name} beside {inner}: move all trajectories into train, validation and test, "
+            "or none, and other files elsewhere."
+        )
+    if any(kinds):
+        return kinds
+    cuts = [round(len(whole) * eighths / 8) for eighths in STARTS]
+    return [whole[: cuts[0]], whole[cuts[0] : cuts[1]], whole[cuts[1] :]]
 
 
 def read_states(folder: Path) -> list[Array]:
@@ -46,8 +52,9 @@ def read_states(folder: Path) -> list[Array]:
 
 def _list_folder(folder: Path) -> list[Path]:
     """Files by name, with numbers in them by value: walk2 comes before walk10."""
-    files = (file for file in folder.glob("*") if file.suffix in SUFFIXES) if folder.is_dir() else ()
-    return sorted(files, key=lambda file: [int(part) if part.isdigit() else part for part in _split(file.name)])
+    files = folder.glob("*") if folder.is_dir() else ()
+    read = (file for file in files if file.suffix in SUFFIXES and file.stem.lower() not in NOTES)
+    return sorted(read, key=lambda file: [int(part) if part.isdigit() else part for part in _split(file.name)])
 
 
 def _split(name: str) -> list[str]:
@@ -75,13 +82,23 @@ def _read_text(file: Path) -> Array:
     rows: list[list[float]] = []
     for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):
         words = line.replace(",", " ").replace(";", " ").split()
-        try:
-            values = [float(word) for word in words]
-        except ValueError:
-            if rows:
-                raise DataError(f"{file}, line {number}: {line[:40]!r} is not a row of numbers.") from None
+        values = [float(word) for word in words if _is_number(word)]
+        if len(values) < len(words):
+            if rows or values:
+                raise DataError(
+                    f"{file}, line {number}: {line[:40]!r} is not a row of numbers, nor a heading, "
+                    "which is above all rows and has no numbers: mend the line or remove it."
+                )
             continue  # names of columns
         if len(values) not in (0, SIZE):
             raise DataError(f"{file}, line {number}: {len(values)} numbers, not {SIZE}.")
         rows += [values] if values else []
     return np.array(rows, np.float32)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

@@ -22,7 +22,7 @@ from adaterm_bench.reporting.comparison import (
     list_by_seed,
 )
 from adaterm_bench.reporting.intervals import Bootstrap
-from adaterm_bench.reporting.orders import CASE_2, PLAIN, claim_orders
+from adaterm_bench.reporting.orders import ANT, FAILURE, claim_orders
 from adaterm_bench.reporting.published import AS_PUBLISHED, describe_evidence, find_published
 from adaterm_bench.reporting.statistics import mean, mean_std, ratio_interval
 from adaterm_bench.reporting.text import format_number
@@ -242,15 +242,14 @@ def _make_claims(results: list[Result], case: Case) -> list[Claim]:
 def _claim_failed(returns: dict[str, dict[int, float]], start: str) -> list[Claim]:
     """Whether methods that are not robust fail: the paper's have less than half of AdaTerm's return."""
     claims = []
-    for method in PLAIN:
+    for pair in FAILURE.pairs:
+        (method,) = pair[1]
         seeds = sorted(returns.get(method, {}).keys() & returns.get(OURS, {}).keys())
         if not seeds:
             continue
         theirs, ours = (np.array([max(returns[name][seed], 0.0) for seed in seeds]) for name in (method, OURS))
         ratio = ratio_interval(theirs, ours, mean, better="higher", bootstrap=Bootstrap(against=0.5))
-        sentence = Sentence(
-            f"{start}, methods that are not robust fail.", CASE_2, describe_evidence("rl_ant", (OURS,), (method,))
-        )
+        sentence = Sentence(f"{start}, {FAILURE.text}.", FAILURE.place, describe_evidence(ANT, *pair))
         text = f"{start}, {method} fails: it has less than half of {OURS}'s return."
         what = f"mean return of {method} in {OURS}'s"
         claims.append(make_claim(sentence, text, what, ratio, bound=0.5, wants="below"))
