@@ -47,6 +47,11 @@ __all__ = [
 ]
 _LARGEST_DOF = 1e30  # stands for infinity where the dof are an array: `rules` allows none that is larger
 _NEEDS_PARAMS = "{} needs the parameters: call update(gradients, state, params)"
+_UNLIKE_PARAMS = (
+    "the gradients are not a tree like the parameters that init was given. If a parameter has no gradient, give it "
+    "zeros in place of None, or leave it out with optax.masked"
+)
+_UNKNOWN = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)
 
 
 def _count_above(window: Any, bound: Any) -> Any:
@@ -109,6 +114,8 @@ def scale_by_rule(
     """
     basics = Basics() if basics is None else basics
     decay = arrays.pop("weight_decay", basics.weight_decay)
+    _check_arrays(basics, {"weight_decay": decay})
+    _check_arrays(rule, arrays)
     decays = not is_number(decay) or decay > 0.0
     adds, shrinks = decays and not basics.decoupled_weight_decay, decays and basics.decoupled_weight_decay
     sign, uphill = -1.0 if basics.maximize else 1.0, learning_rate is None
@@ -118,24 +125,28 @@ def scale_by_rule(
     def init(params: Any) -> RuleState:
         try:
             return _begin(given, params)
-        except (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError):
+        except _UNKNOWN:
+            unknown = [name for name in arrays if not _can_begin(_with_arrays(rule, {name: arrays[name]}), params)]
             raise TypeError(
-                f"{', '.join(arrays)} must be known when the state is made: call init outside of jit, or name them in "
-                "the static_args of optax.inject_hyperparams"
+                f"init must know {', '.join(unknown)}: call it outside of jit, or name this in the static_args of "
+                "optax.inject_hyperparams"
             ) from None
 
     def update(updates: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
         if decays and params is None:
             raise ValueError(_NEEDS_PARAMS.format("weight_decay"))
         gradients, tree = jax.tree.flatten(updates)
+        try:
+            means, scales = tree.flatten_up_to(state.mean), tree.flatten_up_to(state.scale)
+        except ValueError as error:
+            raise ValueError(_UNLIKE_PARAMS) from error
         if not gradients:
             return updates, state
-        means, scales = tree.flatten_up_to(state.mean), tree.flatten_up_to(state.scale)
         parameters = tree.flatten_up_to(params) if decays else means  # which then are not used
-        parameters = [parameter.astype(mean.dtype) for parameter, mean in zip(parameters, means, strict=True)]
+        parameters = [jnp.asarray(each, mean.dtype) for each, mean in zip(parameters, means, strict=True)]
         chosen = tree.flatten_up_to(_spread_mask(mask, params)) if decays else [False] * len(means)
         gradients = [
-            _JAX.direct(gradient.astype(mean.dtype), parameter, sign, decay, adds and one)
+            _JAX.direct(jnp.asarray(gradient, mean.dtype), parameter, sign, decay, adds and one)
             for gradient, mean, parameter, one in zip(gradients, means, parameters, chosen, strict=True)
         ]
         if rule.init_scale == "gradient":
@@ -164,19 +175,41 @@ def scale_by_rule(
         following = RuleState(count, mean, scale, kept, windows, history, statistics, judged)
         return jax.tree.map(jnp.negative, steps) if uphill else steps, following
 
-    return optax.GradientTransformation(init, update)
+    return optax.with_extra_args_support(optax.GradientTransformation(init, update))
 
 
 def _with_arrays(rule: Rule, arrays: dict[str, Any]) -> Rule:
-    """A rule some of whose options are arrays, which cannot be checked: their values come when the step runs."""
+    """A rule some of whose options are arrays."""
     rule = copy(rule)
     for name, value in arrays.items():
         object.__setattr__(rule, name, jnp.minimum(value, _LARGEST_DOF) if name in ("dof", "min_dof") else value)
     return rule
 
 
+def _check_arrays(options: Any, arrays: dict[str, Any]) -> None:
+    """Raise if an array is not possible as an option. Under jit that cannot be known."""
+    known = {name: value for name, value in arrays.items() if not isinstance(value, jax.core.Tracer)}
+    replace(options, **{name: _read(value) for name, value in known.items()})
+
+
+def _read(value: Any) -> Any:
+    """The number in an array that holds a single one; anything else as it is."""
+    return value.item() if isinstance(value, jax.Array) and value.size == 1 else value
+
+
+def _can_begin(rule: Rule, params: Any) -> bool:
+    try:
+        return bool(_begin(rule, params))
+    except _UNKNOWN:
+        return False
+
+
 def _begin(rule: Rule, params: Any) -> RuleState:
     """The state before the first step: in float32 at least, whatever the precision of the parameters."""
+
+    def widen(*leaves: Any) -> Any:
+        return jnp.result_type(jnp.float32, *map(jnp.result_type, leaves))
+
     leaves = jax.tree.leaves(params)
     for dtype in map(jnp.result_type, leaves):
         if not jnp.issubdtype(dtype, jnp.floating):
@@ -184,12 +217,12 @@ def _begin(rule: Rule, params: Any) -> RuleState:
                 f"a parameter of {dtype} cannot be stepped: leave it out with optax.masked or, if it is complex, "
                 "wrap the optimizer in optax.contrib.split_real_and_imaginary"
             )
-    wide = jnp.result_type(jnp.float32, *leaves)
+    wide = widen(*leaves)
 
     def fill(value: float) -> Any:
-        return jax.tree.map(lambda leaf: jnp.full_like(leaf, value, jnp.promote_types(leaf.dtype, jnp.float32)), params)
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, value, widen(leaf)), params)
 
-    beginnings = [rule.initial_scalars(measure(leaf.size)) for leaf in leaves]
+    beginnings = [rule.initial_scalars(measure(numpy.size(leaf))) for leaf in leaves]
     scalars = {name: jnp.asarray([each[name] for each in beginnings], wide) for name in name_scalars(rule)}
     windows, history = (jnp.full((rows, index(rule.window)), inf, wide) for rows in (len(leaves), 2))
     state = RuleState(
@@ -258,12 +291,13 @@ def round_updates() -> Any:
         leaves, tree = jax.tree.flatten(updates)
         count = optax.safe_increment(state.count)
         rounded = [
-            _round(position, update, parameter, count) if parameter.dtype == jnp.bfloat16 else update
+            _round(position, update, parameter, count) if jnp.result_type(parameter) == jnp.bfloat16 else update
             for position, (update, parameter) in enumerate(zip(leaves, tree.flatten_up_to(params), strict=True))
         ]
         return tree.unflatten(rounded), RoundingState(count)
 
-    return optax.GradientTransformation(lambda params: RoundingState(jnp.zeros((), jnp.int32)), update)
+    rounding = optax.GradientTransformation(lambda params: RoundingState(jnp.zeros((), jnp.int32)), update)
+    return optax.with_extra_args_support(rounding)
 
 
 def _round(position: int, update: Any, parameter: Any, count: Any) -> Any:
@@ -298,7 +332,8 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
         try:
             options = defaults | signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{name}: {error}") from None
+            advice = "pass learning_rate" if rated else "scale the steps with optax.scale_by_learning_rate"
+            raise TypeError(f"{name}: {error}" + f"; {advice}" * ("lr" in kwargs)) from None
         dynamic = [each for each in (*of_rule, "weight_decay") if isinstance(options[each], jax.Array)]
         arrays = {each: options.pop(each) for each in dynamic}
         known = {each: options[each] for each in of_rule if each in options}
@@ -306,8 +341,10 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
             known["max_norm"] = inf  # so that gradients are clipped
         basics = Basics(**{each.name: options[each.name] for each in fields(Basics) if each.name in options})
         rate = options["learning_rate"] if rated else None
-        if rated and not isinstance(rate, jax.Array) and not callable(rate):
-            require_number("learning_rate", rate, 0.0, inf, "a non-negative number, an array or a schedule")
+        if rated and not isinstance(rate, jax.core.Tracer) and not callable(rate):
+            require_number(
+                "learning_rate", _read(rate), 0.0, inf, "a non-negative number, alone or in an array, or a schedule"
+            )
         steps = scale_by_rule(replace(template, **known), basics, options["mask"], rate, **arrays)
         return optax.chain(steps, round_updates()) if basics.stochastic_rounding else steps
 
@@ -318,33 +355,26 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
 
 _STEPS = ("learning_rate", "stochastic_rounding")  # no options of steps that are scaled later
 _DECOUPLED = {"decoupled_weight_decay": True}
-adaterm = _define("adaterm", rules.ADATERM, "AdaTerm, with the options of `adaterm.AdaTerm`.")
+adaterm = _define("adaterm", rules.ADATERM, "`adaterm.AdaTerm`, for JAX.")
 robust_adamw = _define(
     "robust_adamw",
     rules.ROBUST_ADAM,
-    "RobustAdamW, with the options of `adaterm.RobustAdamW`: AdamW that notices aberrant batches.",
-    ("decoupled_weight_decay",),
+    "`adaterm.RobustAdamW`, for JAX: AdamW that notices aberrant batches.",
+    (*_DECOUPLED,),
     weight_decay=1e-2,
     **_DECOUPLED,
 )
-t_adam = _define("t_adam", rules.T_ADAM, "t-Adam, with the options of `adaterm.TAdam`.", ("belief", "beta_dof"))
-at_adam = _define("at_adam", rules.AT_ADAM, "At-Adam, with the options of `adaterm.AtAdam`.", ("belief",))
-t_adabelief = _define(
-    "t_adabelief", rules.T_ADABELIEF, "t-AdaBelief, with the options of `adaterm.TAdaBelief`.", ("belief", "beta_dof")
-)
-at_adabelief = _define(
-    "at_adabelief", rules.AT_ADABELIEF, "At-AdaBelief, with the options of `adaterm.AtAdaBelief`.", ("belief",)
-)
+t_adam = _define("t_adam", rules.T_ADAM, "`adaterm.TAdam`, for JAX.", ("belief", "beta_dof"))
+at_adam = _define("at_adam", rules.AT_ADAM, "`adaterm.AtAdam`, for JAX.", ("belief",))
+t_adabelief = _define("t_adabelief", rules.T_ADABELIEF, "`adaterm.TAdaBelief`, for JAX.", ("belief", "beta_dof"))
+at_adabelief = _define("at_adabelief", rules.AT_ADABELIEF, "`adaterm.AtAdaBelief`, for JAX.", ("belief",))
 scale_by_adaterm = _define(
-    "scale_by_adaterm",
-    rules.ADATERM,
-    "AdaTerm's steps for a learning rate of 1, uphill, like `optax.scale_by_adam`.",
-    _STEPS,
+    "scale_by_adaterm", rules.ADATERM, "AdaTerm's steps for a learning rate of 1, uphill.", _STEPS
 )
 scale_by_robust_adam = _define(
     "scale_by_robust_adam",
     rules.ROBUST_ADAM,
-    "RobustAdamW's steps and decay for a learning rate of 1, uphill, like `optax.scale_by_adam`.",
-    (*_STEPS, "decoupled_weight_decay"),
+    "RobustAdamW's steps and decay for a learning rate of 1, uphill.",
+    (*_STEPS, *_DECOUPLED),
     **_DECOUPLED,
 )
