@@ -13,14 +13,12 @@ from dataclasses import fields, replace
 from inspect import Parameter, Signature
 from math import inf
 from operator import index
-from types import FunctionType
 from typing import Any, NamedTuple
 
 from adaterm import rules
-from adaterm.binding import Stages, bind, stages_of
+from adaterm.binding import Stages, stages_of
 from adaterm.checks import Basics, is_number, require_number
 from adaterm.equations import BatchStatistics, Pace, Size, Statistics, Totals
-from adaterm.rounding import noise
 from adaterm.rules import Rule, measure, name_scalars
 
 try:
@@ -28,6 +26,8 @@ try:
     import jax.numpy as jnp
     import numpy
     import optax
+
+    from adaterm.jax_primitives import JAX, push, round_stochastically
 except ImportError as error:
     raise ImportError("adaterm.optax needs JAX and Optax: pip install 'adaterm[jax]'") from error
 
@@ -52,33 +52,6 @@ _UNLIKE_PARAMS = (
     "zeros in place of None, or leave it out with optax.masked"
 )
 _UNKNOWN = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)
-
-
-def _count_above(window: Any, bound: Any) -> Any:
-    return jnp.sum((window > jnp.expand_dims(bound, -1)) & (window < inf), -1).astype(window.dtype)
-
-
-def _quantile(ordered: Any, share: float) -> Any:
-    place = share * jnp.maximum(_count_above(ordered, -inf) - 1.0, 0.0)
-    neighbours = jnp.stack([jnp.floor(place), jnp.ceil(place)], -1).astype(jnp.int32)
-    low, high = jnp.moveaxis(jnp.take_along_axis(ordered, neighbours, -1), -1, 0)
-    return low + (place - jnp.floor(place)) * (high - low)
-
-
-def _push(window: Any, note: Any) -> Any:
-    note = jnp.expand_dims(note, -1)
-    return jnp.where(note < inf, jnp.concatenate([note, window[..., :-1]], -1), window)
-
-
-_JAX = bind(
-    {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where", "sort")}
-    | {"at_least": jnp.maximum, "add_up": jnp.sum, "count_above": _count_above, "quantile": _quantile, "push": _push}
-    | {"least_of_newest": lambda window, count: jnp.min(window[..., :count], -1)}
-)
-
-# With numbers of 32 bits without a sign: JAX takes bare ones for such with a sign, and refuses what they cannot hold.
-_CONSTANTS = tuple(numpy.uint32(each) if isinstance(each, int) else each for each in noise.__code__.co_consts)
-_noise = FunctionType(noise.__code__.replace(co_consts=_CONSTANTS), {})
 
 
 class RuleState(NamedTuple):
@@ -119,7 +92,7 @@ def scale_by_rule(
     decays = not is_number(decay) or decay > 0.0
     adds, shrinks = decays and not basics.decoupled_weight_decay, decays and basics.decoupled_weight_decay
     sign, uphill = -1.0 if basics.maximize else 1.0, learning_rate is None
-    given, flags, stages = _with_arrays(rule, arrays), rule.flags, stages_of(rule.family, _JAX)
+    given, flags, stages = _with_arrays(rule, arrays), rule.flags, stages_of(rule.family, JAX)
     numbers = given.numbers
 
     def init(params: Any) -> RuleState:
@@ -146,7 +119,7 @@ def scale_by_rule(
         parameters = [jnp.asarray(each, mean.dtype) for each, mean in zip(parameters, means, strict=True)]
         chosen = tree.flatten_up_to(_spread_mask(mask, params)) if decays else [False] * len(means)
         gradients = [
-            _JAX.direct(jnp.asarray(gradient, mean.dtype), parameter, sign, decay, adds and one)
+            JAX.direct(jnp.asarray(gradient, mean.dtype), parameter, sign, decay, adds and one)
             for gradient, mean, parameter, one in zip(gradients, means, parameters, chosen, strict=True)
         ]
         if rule.init_scale == "gradient":
@@ -157,7 +130,7 @@ def scale_by_rule(
             totals = Totals(*(jnp.sum(values) for values in stages.summarize(sums, sizes, flags)))
             batch, judged, notes = stages.judge(totals, *history, numbers, flags)
             judged = BatchStatistics(*(jnp.where(value == value, value, 0.0) for value in judged))
-            history = _push(history, jnp.stack(notes))
+            history = push(history, jnp.stack(notes))
         count = optax.safe_increment(state.count)
         rate = learning_rate(state.count) if callable(learning_rate) else 1.0 if uphill else learning_rate
         pace, scalars = Pace(rate, decay, count.astype(sums.dtype)), _name_scalars(rule, state.scalars)
@@ -171,7 +144,7 @@ def scale_by_rule(
             moved.append(stages.move(gradient, mean, scale, start, local, numbers, flags))
         mean, scale, steps = (tree.unflatten(column) for column in zip(*moved, strict=True))
         kept = {name: getattr(scalars, name).astype(sums.dtype) for name in state.scalars}
-        windows = _push(state.windows, note) if rule.window else None
+        windows = push(state.windows, note) if rule.window else None
         following = RuleState(count, mean, scale, kept, windows, history, statistics, judged)
         return jax.tree.map(jnp.negative, steps) if uphill else steps, following
 
@@ -291,24 +264,15 @@ def round_updates() -> Any:
         leaves, tree = jax.tree.flatten(updates)
         count = optax.safe_increment(state.count)
         rounded = [
-            _round(position, update, parameter, count) if jnp.result_type(parameter) == jnp.bfloat16 else update
+            round_stochastically(position, update, parameter, count)
+            if jnp.result_type(parameter) == jnp.bfloat16
+            else update
             for position, (update, parameter) in enumerate(zip(leaves, tree.flatten_up_to(params), strict=True))
         ]
         return tree.unflatten(rounded), RoundingState(count)
 
     rounding = optax.GradientTransformation(lambda params: RoundingState(jnp.zeros((), jnp.int32)), update)
     return optax.with_extra_args_support(rounding)
-
-
-def _round(position: int, update: Any, parameter: Any, count: Any) -> Any:
-    """An update that leads to a value which bfloat16 can hold."""
-    before = parameter.astype(jnp.float32)
-    value = before + update.astype(jnp.float32)
-    element = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
-    bits = jax.lax.bitcast_convert_type(value, jnp.uint32)
-    bits += _noise(element, count.astype(jnp.uint32), jnp.uint32(position))
-    moved = jax.lax.bitcast_convert_type(bits & numpy.uint32(0xFFFF0000), jnp.float32)
-    return jnp.where(jnp.isfinite(value), moved, value) - before
 
 
 def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = (), **changes: Any) -> Callable[..., Any]:
