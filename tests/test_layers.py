@@ -15,7 +15,8 @@ LAYERS = [
     {"options", "equations.adaterm", "equations.t_family", "equations.robust_adam"},
     {"equations"},
     {"binding", "rules", "statistics"},
-    {"optax", "torch_primitives"},
+    {"jax_primitives", "torch_primitives"},
+    {"optax"},
     {"engines.base"},
     {"engines.agreement", "engines.reference", "engines.layout", "engines.fused", "engines.cpu.intrinsics"},
     {"engines.foreach"},
@@ -39,6 +40,7 @@ LAYERS = [
     {""},
 ]
 """From the lowest up; a module imports from the layers below it only."""
+NEED_JAX = {"jax_primitives", "optax"}
 OPTIONAL = (
     *("triton", "numba", "jax", "optax", "ray", "mujoco", "pybullet", "gymnasium", "numpy", "matplotlib", "tqdm"),
     *("pandas", "transformers", "lightning"),
@@ -103,3 +105,35 @@ def test_public_names():
     with pytest.raises(AttributeError, match="no attribute 'Adaterm'"):
         adaterm.Adaterm  # noqa: B018
     assert (SOURCES / "py.typed").exists()
+
+
+def test_type_checkers_see_the_public_names():
+    """Those that are imported for them are those that are imported when used, each marked as public by its alias."""
+    block = next(node for node in ast.parse(MODULES[""].read_text()).body if isinstance(node, ast.If))
+    for_checkers = [(node.module, alias.name, alias.asname) for node in block.body for alias in node.names]
+    when_used = {f"adaterm.{module}": names for module, names in adaterm._MODULES.items()}
+    assert for_checkers == [(module, name, name) for module, names in when_used.items() for name in names]
+
+
+def test_type_checkers_refuse_other_names(tmp_path):
+    api = pytest.importorskip("mypy.api", reason="mypy is not installed: pip install 'adaterm[dev]'")
+    program, settings = tmp_path / "program.py", tmp_path / "mypy.ini"
+    program.write_text("from adaterm import RobustAdamW, RobustAdmW\nimport adaterm\nadaterm.AdaTrem\n")
+    quick = "[mypy-torch.*]\nfollow_imports = skip\n"
+    settings.write_text(f"[mypy]\nmypy_path = {SOURCES.parent}\nfollow_imports = silent\n{quick}")
+    shown = api.run(["--cache-dir", str(tmp_path), "--config-file", str(settings), str(program)])[0]
+    assert '"adaterm" has no attribute "RobustAdmW"' in shown
+    assert 'Module has no attribute "AdaTrem"' in shown
+    assert "Found 2 errors" in shown
+
+
+def test_modules_are_imported_when_they_are_used():
+    list_imported(
+        "import adaterm; adaterm.equations, adaterm.rules, adaterm.options, adaterm.engines, adaterm.optimizers"
+    )
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.isidentifier() and name not in NEED_JAX])
+def test_modules_are_attributes(module, monkeypatch):
+    monkeypatch.delattr(adaterm, module, raising=False)  # as if nothing had imported it
+    assert getattr(adaterm, module).__name__ == f"adaterm.{module}"

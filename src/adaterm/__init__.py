@@ -1,40 +1,39 @@
 """Noise-robust optimizers for PyTorch: RobustAdamW, AdaTerm and the t-family; `adaterm.optax` has them for JAX."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from adaterm.equations import BatchStatistics, Statistics
-    from adaterm.monitor import Monitor
-    from adaterm.optimizers import AdaBelief, AdaTerm, AtAdaBelief, AtAdam, RobustAdamW, TAdaBelief, TAdam
-
 __version__ = "0.1.0"
-__all__ = [
-    "AdaBelief",
-    "AdaTerm",
-    "AtAdaBelief",
-    "AtAdam",
-    "BatchStatistics",
-    "Monitor",
-    "RobustAdamW",
-    "Statistics",
-    "TAdaBelief",
-    "TAdam",
-]
 _MODULES = {
     "equations": ("BatchStatistics", "Statistics"),
     "monitor": ("Monitor",),
     "optimizers": ("AdaBelief", "AdaTerm", "AtAdaBelief", "AtAdam", "RobustAdamW", "TAdaBelief", "TAdam"),
 }
+__all__ = sorted(name for names in _MODULES.values() for name in names)
 
+if TYPE_CHECKING:  # the same names once more; `as` tells type checkers that they are public
+    from adaterm.equations import BatchStatistics as BatchStatistics
+    from adaterm.equations import Statistics as Statistics
+    from adaterm.monitor import Monitor as Monitor
+    from adaterm.optimizers import AdaBelief as AdaBelief
+    from adaterm.optimizers import AdaTerm as AdaTerm
+    from adaterm.optimizers import AtAdaBelief as AtAdaBelief
+    from adaterm.optimizers import AtAdam as AtAdam
+    from adaterm.optimizers import RobustAdamW as RobustAdamW
+    from adaterm.optimizers import TAdaBelief as TAdaBelief
+    from adaterm.optimizers import TAdam as TAdam
+else:  # type checkers would take any name for one of the package's
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `adaterm.optax` does without torch."""
-    for module, names in _MODULES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(f"adaterm.{module}"), name)
-            return value
-    raise AttributeError(f"module 'adaterm' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import a public name or a module when it is first used: `adaterm.optax` does without torch."""
+        for module, names in _MODULES.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(f"adaterm.{module}"), name)
+                return value
+        if find_spec(f"adaterm.{name}"):
+            return import_module(f"adaterm.{name}")
+        raise AttributeError(f"module 'adaterm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -13,14 +13,12 @@ from dataclasses import fields, replace
 from inspect import Parameter, Signature
 from math import inf
 from operator import index
-from types import FunctionType
 from typing import Any, NamedTuple
 
 from adaterm import rules
-from adaterm.binding import Stages, bind, stages_of
+from adaterm.binding import Stages, stages_of
 from adaterm.checks import Basics, is_number, require_number
 from adaterm.equations import BatchStatistics, Pace, Size, Statistics, Totals
-from adaterm.rounding import noise
 from adaterm.rules import Rule, measure, name_scalars
 
 try:
@@ -28,6 +26,8 @@ try:
     import jax.numpy as jnp
     import numpy
     import optax
+
+    from adaterm.jax_primitives import JAX, push, round_stochastically
 except ImportError as error:
     raise ImportError("adaterm.optax needs JAX and Optax: pip install 'adaterm[jax]'") from error
 
@@ -47,33 +47,11 @@ __all__ = [
 ]
 _LARGEST_DOF = 1e30  # stands for infinity where the dof are an array: `rules` allows none that is larger
 _NEEDS_PARAMS = "{} needs the parameters: call update(gradients, state, params)"
-
-
-def _count_above(window: Any, bound: Any) -> Any:
-    return jnp.sum((window > jnp.expand_dims(bound, -1)) & (window < inf), -1).astype(window.dtype)
-
-
-def _quantile(ordered: Any, share: float) -> Any:
-    place = share * jnp.maximum(_count_above(ordered, -inf) - 1.0, 0.0)
-    neighbours = jnp.stack([jnp.floor(place), jnp.ceil(place)], -1).astype(jnp.int32)
-    low, high = jnp.moveaxis(jnp.take_along_axis(ordered, neighbours, -1), -1, 0)
-    return low + (place - jnp.floor(place)) * (high - low)
-
-
-def _push(window: Any, note: Any) -> Any:
-    note = jnp.expand_dims(note, -1)
-    return jnp.where(note < inf, jnp.concatenate([note, window[..., :-1]], -1), window)
-
-
-_JAX = bind(
-    {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where", "sort")}
-    | {"at_least": jnp.maximum, "add_up": jnp.sum, "count_above": _count_above, "quantile": _quantile, "push": _push}
-    | {"least_of_newest": lambda window, count: jnp.min(window[..., :count], -1)}
+_UNLIKE_PARAMS = (
+    "the gradients are not a tree like the parameters that init was given. If a parameter has no gradient, give it "
+    "zeros in place of None, or leave it out with optax.masked"
 )
-
-# With numbers of 32 bits without a sign: JAX takes bare ones for such with a sign, and refuses what they cannot hold.
-_CONSTANTS = tuple(numpy.uint32(each) if isinstance(each, int) else each for each in noise.__code__.co_consts)
-_noise = FunctionType(noise.__code__.replace(co_consts=_CONSTANTS), {})
+_UNKNOWN = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)
 
 
 class RuleState(NamedTuple):
@@ -109,33 +87,39 @@ def scale_by_rule(
     """
     basics = Basics() if basics is None else basics
     decay = arrays.pop("weight_decay", basics.weight_decay)
+    _check_arrays(basics, {"weight_decay": decay})
+    _check_arrays(rule, arrays)
     decays = not is_number(decay) or decay > 0.0
     adds, shrinks = decays and not basics.decoupled_weight_decay, decays and basics.decoupled_weight_decay
     sign, uphill = -1.0 if basics.maximize else 1.0, learning_rate is None
-    given, flags, stages = _with_arrays(rule, arrays), rule.flags, stages_of(rule.family, _JAX)
+    given, flags, stages = _with_arrays(rule, arrays), rule.flags, stages_of(rule.family, JAX)
     numbers = given.numbers
 
     def init(params: Any) -> RuleState:
         try:
             return _begin(given, params)
-        except (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError):
+        except _UNKNOWN:
+            unknown = [name for name in arrays if not _can_begin(_with_arrays(rule, {name: arrays[name]}), params)]
             raise TypeError(
-                f"{', '.join(arrays)} must be known when the state is made: call init outside of jit, or name them in "
-                "the static_args of optax.inject_hyperparams"
+                f"init must know {', '.join(unknown)}: call it outside of jit, or name this in the static_args of "
+                "optax.inject_hyperparams"
             ) from None
 
     def update(updates: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
         if decays and params is None:
             raise ValueError(_NEEDS_PARAMS.format("weight_decay"))
         gradients, tree = jax.tree.flatten(updates)
+        try:
+            means, scales = tree.flatten_up_to(state.mean), tree.flatten_up_to(state.scale)
+        except ValueError as error:
+            raise ValueError(_UNLIKE_PARAMS) from error
         if not gradients:
             return updates, state
-        means, scales = tree.flatten_up_to(state.mean), tree.flatten_up_to(state.scale)
         parameters = tree.flatten_up_to(params) if decays else means  # which then are not used
-        parameters = [parameter.astype(mean.dtype) for parameter, mean in zip(parameters, means, strict=True)]
+        parameters = [jnp.asarray(each, mean.dtype) for each, mean in zip(parameters, means, strict=True)]
         chosen = tree.flatten_up_to(_spread_mask(mask, params)) if decays else [False] * len(means)
         gradients = [
-            _JAX.direct(gradient.astype(mean.dtype), parameter, sign, decay, adds and one)
+            JAX.direct(jnp.asarray(gradient, mean.dtype), parameter, sign, decay, adds and one)
             for gradient, mean, parameter, one in zip(gradients, means, parameters, chosen, strict=True)
         ]
         if rule.init_scale == "gradient":
@@ -146,7 +130,7 @@ def scale_by_rule(
             totals = Totals(*(jnp.sum(values) for values in stages.summarize(sums, sizes, flags)))
             batch, judged, notes = stages.judge(totals, *history, numbers, flags)
             judged = BatchStatistics(*(jnp.where(value == value, value, 0.0) for value in judged))
-            history = _push(history, jnp.stack(notes))
+            history = push(history, jnp.stack(notes))
         count = optax.safe_increment(state.count)
         rate = learning_rate(state.count) if callable(learning_rate) else 1.0 if uphill else learning_rate
         pace, scalars = Pace(rate, decay, count.astype(sums.dtype)), _name_scalars(rule, state.scalars)
@@ -160,23 +144,45 @@ def scale_by_rule(
             moved.append(stages.move(gradient, mean, scale, start, local, numbers, flags))
         mean, scale, steps = (tree.unflatten(column) for column in zip(*moved, strict=True))
         kept = {name: getattr(scalars, name).astype(sums.dtype) for name in state.scalars}
-        windows = _push(state.windows, note) if rule.window else None
+        windows = push(state.windows, note) if rule.window else None
         following = RuleState(count, mean, scale, kept, windows, history, statistics, judged)
         return jax.tree.map(jnp.negative, steps) if uphill else steps, following
 
-    return optax.GradientTransformation(init, update)
+    return optax.with_extra_args_support(optax.GradientTransformation(init, update))
 
 
 def _with_arrays(rule: Rule, arrays: dict[str, Any]) -> Rule:
-    """A rule some of whose options are arrays, which cannot be checked: their values come when the step runs."""
+    """A rule some of whose options are arrays."""
     rule = copy(rule)
     for name, value in arrays.items():
         object.__setattr__(rule, name, jnp.minimum(value, _LARGEST_DOF) if name in ("dof", "min_dof") else value)
     return rule
 
 
+def _check_arrays(options: Any, arrays: dict[str, Any]) -> None:
+    """Raise if an array is not possible as an option. Under jit that cannot be known."""
+    known = {name: value for name, value in arrays.items() if not isinstance(value, jax.core.Tracer)}
+    replace(options, **{name: _read(value) for name, value in known.items()})
+
+
+def _read(value: Any) -> Any:
+    """The number in an array that holds a single one; anything else as it is."""
+    return value.item() if isinstance(value, jax.Array) and value.size == 1 else value
+
+
+def _can_begin(rule: Rule, params: Any) -> bool:
+    try:
+        return bool(_begin(rule, params))
+    except _UNKNOWN:
+        return False
+
+
 def _begin(rule: Rule, params: Any) -> RuleState:
     """The state before the first step: in float32 at least, whatever the precision of the parameters."""
+
+    def widen(*leaves: Any) -> Any:
+        return jnp.result_type(jnp.float32, *map(jnp.result_type, leaves))
+
     leaves = jax.tree.leaves(params)
     for dtype in map(jnp.result_type, leaves):
         if not jnp.issubdtype(dtype, jnp.floating):
@@ -184,12 +190,12 @@ def _begin(rule: Rule, params: Any) -> RuleState:
                 f"a parameter of {dtype} cannot be stepped: leave it out with optax.masked or, if it is complex, "
                 "wrap the optimizer in optax.contrib.split_real_and_imaginary"
             )
-    wide = jnp.result_type(jnp.float32, *leaves)
+    wide = widen(*leaves)
 
     def fill(value: float) -> Any:
-        return jax.tree.map(lambda leaf: jnp.full_like(leaf, value, jnp.promote_types(leaf.dtype, jnp.float32)), params)
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, value, widen(leaf)), params)
 
-    beginnings = [rule.initial_scalars(measure(leaf.size)) for leaf in leaves]
+    beginnings = [rule.initial_scalars(measure(numpy.size(leaf))) for leaf in leaves]
     scalars = {name: jnp.asarray([each[name] for each in beginnings], wide) for name in name_scalars(rule)}
     windows, history = (jnp.full((rows, index(rule.window)), inf, wide) for rows in (len(leaves), 2))
     state = RuleState(
@@ -258,23 +264,15 @@ def round_updates() -> Any:
         leaves, tree = jax.tree.flatten(updates)
         count = optax.safe_increment(state.count)
         rounded = [
-            _round(position, update, parameter, count) if parameter.dtype == jnp.bfloat16 else update
+            round_stochastically(position, update, parameter, count)
+            if jnp.result_type(parameter) == jnp.bfloat16
+            else update
             for position, (update, parameter) in enumerate(zip(leaves, tree.flatten_up_to(params), strict=True))
         ]
         return tree.unflatten(rounded), RoundingState(count)
 
-    return optax.GradientTransformation(lambda params: RoundingState(jnp.zeros((), jnp.int32)), update)
-
-
-def _round(position: int, update: Any, parameter: Any, count: Any) -> Any:
-    """An update that leads to a value which bfloat16 can hold."""
-    before = parameter.astype(jnp.float32)
-    value = before + update.astype(jnp.float32)
-    element = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
-    bits = jax.lax.bitcast_convert_type(value, jnp.uint32)
-    bits += _noise(element, count.astype(jnp.uint32), jnp.uint32(position))
-    moved = jax.lax.bitcast_convert_type(bits & numpy.uint32(0xFFFF0000), jnp.float32)
-    return jnp.where(jnp.isfinite(value), moved, value) - before
+    rounding = optax.GradientTransformation(lambda params: RoundingState(jnp.zeros((), jnp.int32)), update)
+    return optax.with_extra_args_support(rounding)
 
 
 def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = (), **changes: Any) -> Callable[..., Any]:
@@ -298,7 +296,8 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
         try:
             options = defaults | signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{name}: {error}") from None
+            advice = "pass learning_rate" if rated else "scale the steps with optax.scale_by_learning_rate"
+            raise TypeError(f"{name}: {error}" + f"; {advice}" * ("lr" in kwargs)) from None
         dynamic = [each for each in (*of_rule, "weight_decay") if isinstance(options[each], jax.Array)]
         arrays = {each: options.pop(each) for each in dynamic}
         known = {each: options[each] for each in of_rule if each in options}
@@ -306,8 +305,10 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
             known["max_norm"] = inf  # so that gradients are clipped
         basics = Basics(**{each.name: options[each.name] for each in fields(Basics) if each.name in options})
         rate = options["learning_rate"] if rated else None
-        if rated and not isinstance(rate, jax.Array) and not callable(rate):
-            require_number("learning_rate", rate, 0.0, inf, "a non-negative number, an array or a schedule")
+        if rated and not isinstance(rate, jax.core.Tracer) and not callable(rate):
+            require_number(
+                "learning_rate", _read(rate), 0.0, inf, "a non-negative number, alone or in an array, or a schedule"
+            )
         steps = scale_by_rule(replace(template, **known), basics, options["mask"], rate, **arrays)
         return optax.chain(steps, round_updates()) if basics.stochastic_rounding else steps
 
@@ -318,33 +319,26 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
 
 _STEPS = ("learning_rate", "stochastic_rounding")  # no options of steps that are scaled later
 _DECOUPLED = {"decoupled_weight_decay": True}
-adaterm = _define("adaterm", rules.ADATERM, "AdaTerm, with the options of `adaterm.AdaTerm`.")
+adaterm = _define("adaterm", rules.ADATERM, "`adaterm.AdaTerm`, for JAX.")
 robust_adamw = _define(
     "robust_adamw",
     rules.ROBUST_ADAM,
-    "RobustAdamW, with the options of `adaterm.RobustAdamW`: AdamW that notices aberrant batches.",
-    ("decoupled_weight_decay",),
+    "`adaterm.RobustAdamW`, for JAX: AdamW that notices aberrant batches.",
+    (*_DECOUPLED,),
     weight_decay=1e-2,
     **_DECOUPLED,
 )
-t_adam = _define("t_adam", rules.T_ADAM, "t-Adam, with the options of `adaterm.TAdam`.", ("belief", "beta_dof"))
-at_adam = _define("at_adam", rules.AT_ADAM, "At-Adam, with the options of `adaterm.AtAdam`.", ("belief",))
-t_adabelief = _define(
-    "t_adabelief", rules.T_ADABELIEF, "t-AdaBelief, with the options of `adaterm.TAdaBelief`.", ("belief", "beta_dof")
-)
-at_adabelief = _define(
-    "at_adabelief", rules.AT_ADABELIEF, "At-AdaBelief, with the options of `adaterm.AtAdaBelief`.", ("belief",)
-)
+t_adam = _define("t_adam", rules.T_ADAM, "`adaterm.TAdam`, for JAX.", ("belief", "beta_dof"))
+at_adam = _define("at_adam", rules.AT_ADAM, "`adaterm.AtAdam`, for JAX.", ("belief",))
+t_adabelief = _define("t_adabelief", rules.T_ADABELIEF, "`adaterm.TAdaBelief`, for JAX.", ("belief", "beta_dof"))
+at_adabelief = _define("at_adabelief", rules.AT_ADABELIEF, "`adaterm.AtAdaBelief`, for JAX.", ("belief",))
 scale_by_adaterm = _define(
-    "scale_by_adaterm",
-    rules.ADATERM,
-    "AdaTerm's steps for a learning rate of 1, uphill, like `optax.scale_by_adam`.",
-    _STEPS,
+    "scale_by_adaterm", rules.ADATERM, "AdaTerm's steps for a learning rate of 1, uphill.", _STEPS
 )
 scale_by_robust_adam = _define(
     "scale_by_robust_adam",
     rules.ROBUST_ADAM,
-    "RobustAdamW's steps and decay for a learning rate of 1, uphill, like `optax.scale_by_adam`.",
-    (*_STEPS, "decoupled_weight_decay"),
+    "RobustAdamW's steps and decay for a learning rate of 1, uphill.",
+    (*_STEPS, *_DECOUPLED),
     **_DECOUPLED,
 )

@@ -211,6 +211,10 @@ def test_options_are_checked_as_in_torch():
         ours.adaterm(-1.0)
     with pytest.raises(TypeError, match="adaterm: got an unexpected keyword argument 'betas'"):
         ours.adaterm(betas=(0.9, 0.999))
+    with pytest.raises(TypeError, match="robust_adamw: got an unexpected keyword argument 'lr'; pass learning_rate"):
+        ours.robust_adamw(lr=0.1)
+    with pytest.raises(TypeError, match=r"'lr'; scale the steps with optax\.scale_by_learning_rate"):
+        ours.scale_by_adaterm(lr=0.1)
     with pytest.raises(TypeError, match="a parameter of complex64 cannot be stepped"):
         ours.adaterm().init(jnp.zeros(2, jnp.complex64))
     optimizer = ours.adaterm(weight_decay=0.1)

@@ -2,6 +2,7 @@
 
 from functools import partial
 from math import inf
+from pathlib import Path
 
 import numpy
 import pytest
@@ -81,9 +82,70 @@ def test_injected_options_may_be_schedules_windows_and_infinite():
     params, state = end(injected, 30)
     assert get_rule_state(state).windows.shape == (2, 12)
     assert_same(params, end(ours.robust_adamw(0.1, **options), 30)[0], 1e-4)
-    with pytest.raises(TypeError, match=r"window, .*call init outside of jit, or name them in the static_args"):
-        jax.jit(optax.inject_hyperparams(ours.robust_adamw)(0.1).init)(make_params())
-    jax.jit(optax.inject_hyperparams(ours.robust_adamw, static_args="window")(0.1).init)(make_params())
+
+
+@pytest.mark.parametrize(
+    ("factory", "needed"),
+    [(ours.robust_adamw, "window"), (ours.adaterm, "eps, min_dof"), (ours.t_adam, "dof")],
+)
+def test_options_that_init_must_know_are_named(factory, needed):
+    inject = optax.inject_hyperparams
+    with pytest.raises(TypeError, match=rf"init must know {needed}: call it outside of jit, or .* static_args"):
+        jax.jit(inject(factory)(0.1).init)(make_params())
+    jax.jit(inject(factory, static_args=needed.split(", "))(0.1).init)(make_params())
+
+
+@pytest.mark.parametrize("option", ["threshold", "window", "weight_decay", "learning_rate"])
+def test_injected_options_are_checked_when_they_are_known(option):
+    """And not under jit: there they are numbers that come later."""
+    injected = optax.inject_hyperparams(ours.robust_adamw)
+    with pytest.raises(ValueError, match=rf"{option}=-5(\.0)? is not possible: {option} must be"):
+        injected(**{"learning_rate": 0.1, option: -5 if option == "window" else -5.0}).init(make_params())
+    optimizer, params = injected(0.1), make_params()
+    state = optimizer.init(params)
+    state.hyperparams["threshold"] = jnp.asarray(-5.0)
+    jax.jit(optimizer.update)(params, state, params)
+    with pytest.raises(ValueError, match=r"threshold=-5.0 is not possible"):
+        optimizer.update(params, state, params)
+
+
+def test_the_page_lists_what_can_be_changed_in_the_state():
+    page = (Path(__file__).parents[2] / "docs/jax.md").read_text()
+    for factory in FACTORIES.values():
+        if factory is not FACTORIES["AdaBelief"]:
+            state = optax.inject_hyperparams(factory)(0.1).init(make_params())
+            rest = set(state.hyperparams) - {"learning_rate", "weight_decay"}
+            assert f"| `{factory.__name__}` | {', '.join(f'`{each}`' for each in sorted(rest))} |" in page
+
+
+@either
+def test_a_step_ignores_extra_arguments(make):
+    for rounding in (False, True):
+        optimizer, params = make(0.1, stochastic_rounding=rounding), make_params()
+        state = optimizer.init(params)
+        assert_same(optimizer.update(params, state, params, value=1.0), optimizer.update(params, state, params), 0.0)
+    ours.round_updates().update(params, ours.round_updates().init(params), params, value=1.0)
+
+
+@either
+def test_python_numbers_are_parameters(make):
+    params, gradients = {"a": 0.5, "b": jnp.ones(3)}, {"a": 0.1, "b": jnp.ones(3)}
+    arrays = jax.tree.map(jnp.asarray, (params, gradients))
+    ends = []
+    for start, gradient in ((params, gradients), arrays):
+        optimizer = make(0.1, weight_decay=0.1, stochastic_rounding=True)
+        ends.append(step(optimizer, start, optimizer.init(start), gradient))
+    assert_same(*ends, 0.0)
+    assert ends[0][0]["a"] < 0.5
+
+
+@either
+def test_a_missing_gradient_is_an_error_that_says_what_to_do(make):
+    optimizer, params = make(0.1), make_params()
+    state = optimizer.init(params)
+    for gradients in ({**params, "bias": None}, dict.fromkeys(params), {"kernel": params["kernel"]}):
+        with pytest.raises(ValueError, match=r"give it zeros in place of None, or leave it out with optax\.masked"):
+            optimizer.update(gradients, state, params)
 
 
 @either

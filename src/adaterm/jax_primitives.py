@@ -1,0 +1,51 @@
+"""The equations over JAX: its primitives, what `bind` makes of them, and stochastic rounding."""
+
+from math import inf
+from types import FunctionType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy
+
+from adaterm.binding import bind
+from adaterm.rounding import noise
+
+
+def _count_above(window: Any, bound: Any) -> Any:
+    return jnp.sum((window > jnp.expand_dims(bound, -1)) & (window < inf), -1).astype(window.dtype)
+
+
+def _quantile(ordered: Any, share: float) -> Any:
+    place = share * jnp.maximum(_count_above(ordered, -inf) - 1.0, 0.0)
+    neighbours = jnp.stack([jnp.floor(place), jnp.ceil(place)], -1).astype(jnp.int32)
+    low, high = jnp.moveaxis(jnp.take_along_axis(ordered, neighbours, -1), -1, 0)
+    return low + (place - jnp.floor(place)) * (high - low)
+
+
+def push(window: Any, note: Any) -> Any:
+    """A window whose newest value, the first, is a note; an infinite note is none."""
+    note = jnp.expand_dims(note, -1)
+    return jnp.where(note < inf, jnp.concatenate([note, window[..., :-1]], -1), window)
+
+
+JAX = bind(
+    {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where", "sort")}
+    | {"at_least": jnp.maximum, "add_up": jnp.sum, "count_above": _count_above, "quantile": _quantile, "push": push}
+    | {"least_of_newest": lambda window, count: jnp.min(window[..., :count], -1)}
+)
+
+# With numbers of 32 bits without a sign: JAX takes bare ones for such with a sign, and refuses what they cannot hold.
+_CONSTANTS = tuple(numpy.uint32(each) if isinstance(each, int) else each for each in noise.__code__.co_consts)
+_noise = FunctionType(noise.__code__.replace(co_consts=_CONSTANTS), {})
+
+
+def round_stochastically(position: int, update: Any, parameter: Any, count: Any) -> Any:
+    """An update that leads to a value which bfloat16 can hold."""
+    before = parameter.astype(jnp.float32)
+    value = before + update.astype(jnp.float32)
+    element = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
+    bits = jax.lax.bitcast_convert_type(value, jnp.uint32)
+    bits += _noise(element, count.astype(jnp.uint32), jnp.uint32(position))
+    moved = jax.lax.bitcast_convert_type(bits & numpy.uint32(0xFFFF0000), jnp.float32)
+    return jnp.where(jnp.isfinite(value), moved, value) - before
