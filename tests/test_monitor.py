@@ -130,6 +130,23 @@ def test_watching_takes_few_operations_however_many_tensors_and_never_waits(rule
     assert counts[0] == counts[1] <= 9
 
 
+@pytest.mark.parametrize("rule", ["AdaTerm", "RobustAdamW, usual norm"])
+def test_copies_of_memory_write_what_operations_write(rule):
+    rows = []
+    for on_host in (False, True):
+        params = parameters()
+        optimizer = make(rule, params)
+        monitor = adaterm.Monitor(optimizer, length=6)
+        monitor._ring._on_host = on_host
+        for step in range(14):
+            monitor.mark(step)
+            train(optimizer, params, 1, start=step)
+        rows.append(monitor._ring.read(100))
+    for operated, copied in zip(*rows, strict=True):
+        assert torch.equal(operated.nan_to_num(-1.0), copied.nan_to_num(-1.0))
+    assert rows[0].marks.tolist() == [9, 10, 11, 12, 13, 14]
+
+
 def test_several_marks_before_a_step_are_its_micro_batches():
     model = nn.Linear(3, 2)
     optimizer, monitor = watch("RobustAdamW", model)
