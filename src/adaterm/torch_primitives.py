@@ -11,15 +11,19 @@ from adaterm.rounding import noise
 
 
 def _count_above(window: Tensor, bound: Any) -> Tensor:
-    bounded = bound[..., None] if isinstance(bound, Tensor) else bound
-    return ((window > bounded) & (window < inf)).sum(-1, dtype=window.dtype)
+    known = window < inf
+    if isinstance(bound, Tensor):
+        known = known & (window > bound[..., None])
+    elif bound > -inf:  # all values are: it is asked how many there are
+        known = known & (window > bound)
+    return known.sum(-1, dtype=window.dtype)
 
 
 def _quantile(ordered: Tensor, share: float) -> Tensor:
     place = share * torch.clamp_min(_count_above(ordered, -inf) - 1.0, 0.0)
-    neighbours = torch.stack([place.floor(), place.ceil()], -1).long()
-    low, high = ordered.gather(-1, neighbours).unbind(-1)
-    return torch.lerp(low, high, (place - place.floor()).to(low.dtype))
+    below = place.floor()
+    low, high = ordered.gather(-1, torch.stack([below, place.ceil()], -1).long()).unbind(-1)
+    return torch.lerp(low, high, (place - below).to(low.dtype))
 
 
 def push(window: Tensor, note: Tensor) -> Tensor:

@@ -400,7 +400,7 @@ def test_rates_that_other_equations_chose_do_not_count(tmp_path, monkeypatch):
     tune(tmp_path, "RobustAdamW", {1e-3: 1.0, 1e-2: 2.0})
     before = chosen.trials(["AdamW", "RobustAdamW"], [0])
     assert [(it.condition["lr"], "equations" in it.condition) for it in before] == [(1e-3, False), (1e-3, True)]
-    monkeypatch.setattr(equations, "fingerprint", lambda module: "other")
+    monkeypatch.setattr(equations, "write_equations", lambda family: "other")
     with pytest.raises(NotTunedError, match="RobustAdamW"):
         chosen.trials(["AdamW", "RobustAdamW"], [0])
     tune(tmp_path, "RobustAdamW", {1e-3: 2.0, 1e-2: 1.0})
