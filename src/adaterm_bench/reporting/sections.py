@@ -10,6 +10,11 @@ from adaterm_bench.core.section import Section
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Result, canonical
 
+SMOKE = (
+    "These are runs of the preset `smoke`: few seeds, short and small. They show that everything runs, and prove "
+    "nothing; no verdict and no number here is a result."
+)
+
 
 def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], list[str]]:
     """A section for each experiment, and for each of its settings that decide results, with the results it shows.
@@ -56,7 +61,9 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
             changes = _describe_changes(experiment) + partly if version == experiment.version else ""
             for claim in section.claims:
                 tested[claim.text] = max(claim.seeds, tested.get(claim.text, 0))
-            entries.append((replace(section, text=section.text + changes), shown, widest["experiment"]))
+            warning = SMOKE if widest["label"].split(",")[0] == "smoke" else ""
+            section = replace(section, text=section.text + changes, warning=warning)
+            entries.append((section, shown, widest["experiment"]))
     entries.sort(key=lambda entry: rank(entry[2]))
     return [(section, planned) for section, planned, _ in entries], complaints
 
