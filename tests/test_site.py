@@ -352,3 +352,23 @@ def take_step(dof, distance):
     parameter.grad = torch.full_like(parameter, optimizer.defaults["eps"] * distance**0.5)
     optimizer.step()
     return optimizer.statistics()[parameter].trust.item()
+
+
+@slow
+@together
+def test_claims_of_the_report_fold_and_can_be_filtered(address, browser):
+    """Without a script: a button opens the groups that have such claims, and shows no others."""
+    browser.shape(DESK)
+    browser.open(address + "files/results/bench/report/report.html")
+    claims = json.loads((ROOT / "results/bench/report/claims.json").read_text())
+    visible = """
+        const seen = (row) => row.checkVisibility({ contentVisibilityAuto: true })
+        return [...document.querySelectorAll('.group tbody tr')].filter(seen).map((row) => row.className)
+    """
+    assert browser.run(visible) == []
+    for verdict in ("reproduced", "not reproduced", "undecided"):
+        name = verdict.replace(" ", "-")
+        browser.run(f"document.querySelector('#only-{name}').click()")
+        assert browser.run(visible) == [f"is-{name}"] * sum(claim["verdict"] == verdict for claim in claims)
+    browser.run("document.querySelector('#only-all').click()")
+    assert browser.run(visible) == []
