@@ -1,6 +1,6 @@
 // The figure of docs/trust.md: trust against distance, for degrees of freedom that the reader chooses.
 ;(() => {
-  const LEFT = 52, RIGHT = 30, TOP = 12, BOTTOM = 46, WIDTH = 680, HEIGHT = 340
+  const LEFT = 72, RIGHT = 30, TOP = 12, BOTTOM = 46, WIDTH = 680, HEIGHT = 340
   const LEAST = -2, MOST = 4 // powers of ten of the distance
 
   // The same as adaterm.equations: AdaTerm's trust, and RobustAdamW's weight of a tensor, which does not exceed 1 here.
