@@ -25,7 +25,8 @@ def describe_store(store: Store) -> list[str]:
         rows += [("", method, *count(keys)) for method, keys in methods.items() if keys - done]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     every = {key for methods in asked.values() for keys in methods.values() for key in keys}
-    lines = [_sum_up(*map(int, count(every)), len(asked))]
+    complete, failed, missing = map(int, count(every))
+    lines = [_sum_up(complete, failed, missing, len(asked))]
     lines += [
         "  ".join(
             cell.ljust(width) if i < 2 else cell.rjust(width)
