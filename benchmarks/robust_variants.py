@@ -33,6 +33,8 @@ USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
 SPREAD = "LEAST_SPREAD = 0.35"
 TRUST = ("belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0", "belongs = 1.0 / (1.0")
 EXCESS = ("exp(note - usual - batch.excess)", "exp(note - usual)")
+NEWEST = "where(newest > median, newest, median)"
+NEAR = "where(newest < median + 2.0 * numbers.threshold * LEAST_SPREAD, newest, median)"
 MOVES = "moves = pace.lr * trust"
 
 
@@ -52,6 +54,9 @@ VARIANTS = {
     "threshold 2, least spread 0.5": Variant("threshold=2", ((SPREAD, "LEAST_SPREAD = 0.5"),)),
     "what is usual changes after 5": Variant(replaced=(("ROW = 3", "ROW = 5"),)),
     "what is usual changes after 10": Variant(replaced=(("ROW = 3", "ROW = 10"),)),
+    "what is usual changes after 3 if they are near": Variant(
+        replaced=((NEWEST, f"where(newest > median, {NEAR}, median)"),)
+    ),
     "tensors of a minority have weights": Variant(replaced=(EXCESS,)),
     "what is usual changes slowly": Variant(replaced=(("ROW = 3", "ROW = 100"),)),
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
