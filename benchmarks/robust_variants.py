@@ -33,8 +33,6 @@ USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
 SPREAD = "LEAST_SPREAD = 0.35"
 TRUST = ("belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0", "belongs = 1.0 / (1.0")
 EXCESS = ("exp(note - usual - batch.excess)", "exp(note - usual)")
-NEWEST = "where(newest > median, newest, median)"
-NEAR = "where(newest < median + 2.0 * numbers.threshold * LEAST_SPREAD, newest, median)"
 MOVES = "moves = pace.lr * trust"
 
 
@@ -47,18 +45,14 @@ class Variant(NamedTuple):
 
 VARIANTS = {
     "as it is": Variant(),
-    "threshold 4, least spread 0.25, what is usual changes slowly": Variant(
-        "threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 3", "ROW = 100"), TRUST, EXCESS)
+    "threshold 4, least spread 0.25, none in a row is taken": Variant(
+        "threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 3", "ROW = 1000"), TRUST, EXCESS)
     ),
     "threshold 2.5, least spread 0.4": Variant("threshold=2.5", ((SPREAD, "LEAST_SPREAD = 0.4"),)),
     "threshold 2, least spread 0.5": Variant("threshold=2", ((SPREAD, "LEAST_SPREAD = 0.5"),)),
-    "what is usual changes after 5": Variant(replaced=(("ROW = 3", "ROW = 5"),)),
-    "what is usual changes after 10": Variant(replaced=(("ROW = 3", "ROW = 10"),)),
-    "what is usual changes after 3 if they are near": Variant(
-        replaced=((NEWEST, f"where(newest > median, {NEAR}, median)"),)
-    ),
+    "one of 8 in a row is taken": Variant(replaced=(("ROW = 3", "ROW = 7"),)),
+    "none in a row is taken": Variant(replaced=(("ROW = 3", "ROW = 1000"),)),
     "tensors of a minority have weights": Variant(replaced=(EXCESS,)),
-    "what is usual changes slowly": Variant(replaced=(("ROW = 3", "ROW = 100"),)),
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
     "weights slow no move": Variant(replaced=((MOVES, "moves = pace.lr * batch.trust * valid"),)),
