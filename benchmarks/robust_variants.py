@@ -46,12 +46,12 @@ class Variant(NamedTuple):
 VARIANTS = {
     "as it is": Variant(),
     "threshold 4, least spread 0.25, none in a row is taken": Variant(
-        "threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 3", "ROW = 1000"), TRUST, EXCESS)
+        "threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 7", "ROW = 1000"), TRUST, EXCESS)
     ),
     "threshold 2.5, least spread 0.4": Variant("threshold=2.5", ((SPREAD, "LEAST_SPREAD = 0.4"),)),
     "threshold 2, least spread 0.5": Variant("threshold=2", ((SPREAD, "LEAST_SPREAD = 0.5"),)),
-    "one of 8 in a row is taken": Variant(replaced=(("ROW = 3", "ROW = 7"),)),
-    "none in a row is taken": Variant(replaced=(("ROW = 3", "ROW = 1000"),)),
+    "one of 4 in a row is taken": Variant(replaced=(("ROW = 7", "ROW = 3"),)),
+    "none in a row is taken": Variant(replaced=(("ROW = 7", "ROW = 1000"),)),
     "tensors of a minority have weights": Variant(replaced=(EXCESS,)),
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),

@@ -148,7 +148,7 @@ class RobustAdamW:
         row = 0
         while row < len(self.zs) and self.zs[-1 - row] > b:
             row += 1
-        if row % 4 == 3:
+        if row % 8 == 7:
             return 1.0, excess
         exponent = (max(self.zscore, 0.0) ** 2 - b**2) / 2
         return (1 + exp(-(b**2) / 2)) / (1 + exp(exponent)) if exponent < 700 else 0.0, excess

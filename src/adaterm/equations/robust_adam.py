@@ -29,7 +29,7 @@ ENOUGH = 10  # values that a window must have before it tells what is usual
 
 LEAST_SPREAD = 0.35  # of levels: with a threshold of 3, none is excluded whose distance is below e times the usual
 
-ROW = 3  # aberrant batches, after which one is taken: only a move shows whether the batches are bad, or the place
+ROW = 7  # aberrant batches, after which one is taken: only a move shows whether the batches are bad, or the place
 
 NEARLY = 0.75  # of the threshold, from which on batches count for a minority
 
