@@ -89,7 +89,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _open_store(folder: Path) -> Store:
-    if not any((folder / part).is_dir() for part in ("plans", "results")):
+    if not (folder / "plans").is_dir():
         raise UsageError(
             f"{folder} is not a results directory: `adaterm-bench run EXPERIMENT --out {folder}` makes one."
         )
