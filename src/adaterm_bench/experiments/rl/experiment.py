@@ -2,7 +2,7 @@
 
 import io
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -22,6 +22,8 @@ VARIANTS = {
     "traced": Choices(lr=3e-4, trace=0.95, epsilon=0.05),  # this and the next: steps between the two
     "anchored": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True),
     "tuned": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True, bounded=True, entropy=0.01, decay=True),
+    "adaptive": Choices(adaptive=1e-3),  # this and the next: at the paper's learning rate
+    "adaptive-tuned": Choices(trace=0.95, adaptive=1e-3, anchored=True, bounded=True, entropy=0.01, decay=True),
 }
 EVERY = 60.0  # seconds between checkpoints
 LOOK, FINAL = 10_000_000, 20_000_000  # numbers of test episodes, beyond those of training
@@ -56,7 +58,7 @@ class Reinforcement(Experiment):
     def conditions(self) -> list[dict[str, Any]]:
         """A task, and a variant of the algorithm."""
         return [
-            {"task": task, "variant": variant, "choices": asdict(_adapt_choices(VARIANTS[variant], self, task))}
+            {"task": task, "variant": variant, "choices": _adapt_choices(VARIANTS[variant], self, task).describe()}
             for task in self.tasks
             for variant in self.variants
         ]
