@@ -95,7 +95,7 @@ def test_the_speed_tells_trials_that_shared_a_core_from_those_that_did_not():
     assert "too low" not in settings.section(results[:3]).tables[-1].note
 
 
-@pytest.mark.parametrize("variant", ["specified", "tuned"])
+@pytest.mark.parametrize("variant", ["specified", "tuned", "adaptive"])
 def test_seeds_side_by_side_do_what_they_do_alone(monkeypatch, variant):
     def reset(self, seed=0):
         found = swing_reset(self, seed)
@@ -117,8 +117,8 @@ def test_seeds_side_by_side_do_what_they_do_alone(monkeypatch, variant):
         np.testing.assert_allclose(one["returns"], found["returns"], rtol=1e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize("method", ["Adam", "RAdam", "t-Adam", "AdaTerm", "AdaTerm (gradient init)"])
-@pytest.mark.parametrize("variant", ["specified", "tuned"])
+@pytest.mark.parametrize("method", ["Adam", "RAdam", "t-Adam", "AdaTerm", "AdaTerm (gradient init)", "RobustAdamW"])
+@pytest.mark.parametrize("variant", ["specified", "tuned", "adaptive"])
 def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, variant, method):
     settings = Reinforcement(
         tasks=("Swing",), variants=(variant,), episodes=6, test_episodes=2, batches=5, hidden=(8,), seeds=2

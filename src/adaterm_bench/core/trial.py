@@ -9,6 +9,10 @@ from math import isfinite
 from typing import Any
 
 
+EQUATIONS = "equations"
+"""Of a condition: which equations and defaults a method had whose equations may change."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """One method under one condition with one seed; every part of it is plain data that JSON can hold.
@@ -47,6 +51,18 @@ class Result:
     trial: Trial
     outcome: dict[str, Any]
     provenance: dict[str, Any]  # versions, device, commit, command, date, seconds
+
+
+def keep_newest_equations(results: Sequence[Result]) -> list[Result]:
+    """The results without those of equations or defaults that a method had before its newest result."""
+    newest: dict[str, Result] = {}
+    for result in sorted(results, key=lambda result: str(result.provenance.get("date", ""))):
+        newest[result.trial.method] = result
+
+    def name(result: Result) -> str | None:
+        return result.trial.condition.get(EQUATIONS)
+
+    return [result for result in results if name(result) == name(newest[result.trial.method])]
 
 
 def canonical(value: Any) -> str:
