@@ -21,6 +21,9 @@ from adaterm_bench.core.runners import local, ray
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.work import Order
 
+GROUPS = ("six", "paper", "ours")
+"""Words for many methods."""
+
 
 def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     """The parser of the command; the chosen experiments decide which flags there are."""
@@ -33,7 +36,12 @@ def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     )
     parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="a name, `all`, a .py file or a module")
     parser.add_argument("--preset", default="quick", help="smoke, quick or paper (in the arena full); quick by default")
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="in the order to run them; all if not given")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="in the order to run them, or one of six, paper and ours, which mean many; all if not given",
+    )
     parser.add_argument(
         "--with", dest="plugins", nargs="+", default=[], metavar="FILE", help="files or modules that register methods"
     )
@@ -103,7 +111,7 @@ def run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) ->
 
 
 def _make_orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Order]:
-    methods = [word for words in arguments.methods or [] for word in words.split(",")]
+    methods = [name for words in arguments.methods or [] for word in words.split(",") for name in _expand_group(word)]
     plugins, added = _import_plugins(arguments.plugins)
     available = [*dict.fromkeys(method for entry in chosen for method in entry.experiment.methods), *added]
     if not set(methods) <= set(available):
@@ -146,6 +154,15 @@ def _keep_those_with_preset(preset: str, chosen: list[Entry]) -> list[Entry]:
     if kept and left_out:
         print(f"Left out, as they have no preset {preset}: {', '.join(left_out)}.", file=sys.stderr)
     return kept or chosen
+
+
+def _expand_group(word: str) -> tuple[str, ...]:
+    """The methods that a word of `--methods` means."""
+    if word not in GROUPS:
+        return (word,)
+    from adaterm_bench import methods  # likewise
+
+    return methods.GROUPS[word]
 
 
 def _list_methods() -> list[str]:

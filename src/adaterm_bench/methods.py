@@ -57,6 +57,14 @@ OUR_METHODS: dict[str, Method] = {
 """What is not the paper's, under its name in reports and legends."""
 
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "six": tuple(PAPER_METHODS)[:6],
+    "paper": tuple(PAPER_METHODS),
+    "ours": tuple(OUR_METHODS),
+}
+"""Words for many methods: those of the paper's main table, all of the paper and its appendices, and ours."""
+
+
 class ClippedAdamW(torch.optim.AdamW):
     """AdamW after clipping all gradients to a norm of 1: what many use against wild gradients."""
 

@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 from bench_command import TOY, Bench
 
+from adaterm_bench import cli_run
 from adaterm_bench.core import progress, scratch
 from adaterm_bench.core.coordinator import Event, carry_out
 from adaterm_bench.core.flags import parse_value, read_seeds
@@ -16,6 +17,7 @@ from adaterm_bench.core.progress import Display, format_duration
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Trial
 from adaterm_bench.core.work import Attempt, Batch
+from adaterm_bench.methods import GROUPS, OUR_METHODS, PAPER_METHODS
 
 WHOLE = """
 @dataclass(frozen=True)
@@ -301,6 +303,14 @@ def test_methods_run_in_the_order_in_which_they_are_named(main):
     assert main("run", "regression", "--methods", "RAdam", "AdaTerm", "Adam", "AdaTerm", *words)[0] == 0
     (plan,) = Path("out/plans").glob("*.json")
     assert json.loads(plan.read_text())["methods"] == ["RAdam", "AdaTerm", "Adam"]
+
+
+def test_a_word_may_mean_many_methods(main):
+    words = ("--preset", "smoke", "--noises", 0.5, "--samples", 40, "--seeds", 1, "--workers", 0, "--out", "out")
+    assert tuple(GROUPS) == cli_run.GROUPS
+    assert main("run", "regression", "--methods", "ours,six", "t-Adam", *words)[0] == 0
+    (plan,) = Path("out/plans").glob("*.json")
+    assert json.loads(plan.read_text())["methods"] == [*OUR_METHODS, *list(PAPER_METHODS)[:6]]
 
 
 def test_methods_of_users_run_only_where_they_can(main, tmp_path):

@@ -21,8 +21,7 @@ def make_section(title: str, text: str, results: Sequence[Result], measure: Meas
     tracks = {model: select_finals(results, measure, model) for model in names}
     return Section(
         title,
-        f"{text}\n\n{_describe_seeds(results, tracks.values())} "
-        f"{_describe_lost(results, measure, names)}{measure.how}",
+        f"{text}\n\n{_describe_seeds(results, tracks.values())} {_describe_lost(results, measure, names)}{measure.how}",
         tables=[table for model in names for table in _make_tables(results, tracks[model], measure)],
         figures=[figure for model in names for figure in _make_figures(results, tracks[model], measure)],
         claims=[claim for model in names for claim in make_claims(tracks[model], measure)],

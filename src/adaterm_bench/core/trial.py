@@ -8,7 +8,6 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
-
 EQUATIONS = "equations"
 """Of a condition: which equations and defaults a method had whose equations may change."""
 

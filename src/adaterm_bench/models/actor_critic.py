@@ -305,7 +305,7 @@ class Learner:
                 torch._foreach_lerp_(self.slow, self.value_params(), self.choices.follow)
 
     def choose_epsilon(self, ratio: Tensor) -> float | Tensor:
-        """How far relative ratios may go from 1: so far, or as far as they usually do, for each seed, with this batch."""
+        """How far relative ratios may go from 1: a fixed size, or for each seed theirs, which this batch changes."""
         if not self.choices.adaptive:
             return self.choices.epsilon
         squares = ((ratio - 1.0) / (ratio + 1.0)).square().mean(1)

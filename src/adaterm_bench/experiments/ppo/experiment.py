@@ -32,7 +32,7 @@ class Ppo(Experiment):
     title: ClassVar[str] = "Stable-Baselines3's PPO"
     version: ClassVar[int] = 1
     digits: ClassVar[dict[str, int]] = {"episodes": 5}
-    methods: ClassVar[tuple[str, ...]] = ("Adam", "AdaTerm", "AdaTerm (gradient init)")
+    methods: ClassVar[tuple[str, ...]] = ("Adam", "AdaTerm", "AdaTerm (gradient init)", "RobustAdamW")
     on_gpu: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 1, "tasks": ("Hopper (MuJoCo)",), "steps": 512, "rollout": 256, "test_episodes": 1},

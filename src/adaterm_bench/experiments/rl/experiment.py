@@ -14,7 +14,7 @@ from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.datasets import environments
 from adaterm_bench.datasets.environments import TASKS
-from adaterm_bench.methods import PAPER_METHODS, make_optimizer
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS, make_optimizer
 from adaterm_bench.models.actor_critic import Choices, Learner, run_episode
 
 VARIANTS = {
@@ -36,7 +36,7 @@ class Reinforcement(Experiment):
     name: ClassVar[str] = "rl"
     title: ClassVar[str] = "Reinforcement learning"
     version: ClassVar[int] = 1
-    methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
+    methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
     on_gpu: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "tasks": ("Swing",), "episodes": 3, "test_episodes": 2, "batches": 4, "hidden": (8, 8)},
