@@ -55,7 +55,10 @@ def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--retries", type=int, default=1, help="how often a failed batch is tried again; 1 by default")
     parser.add_argument(
-        "--minutes", type=float, default=inf, help="begin nothing that would end later, going by what was run so far"
+        "--minutes",
+        type=float,
+        default=inf,
+        help="begin nothing that would end later, by what was run so far; what writes checkpoints is interrupted then",
     )
     parser.add_argument("--runner", choices=("local", "ray"), default="local", help="this machine, or a Ray cluster")
     parser.add_argument("--ray-address", metavar="ADDRESS", help="of a cluster; else one is started on this machine")

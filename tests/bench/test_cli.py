@@ -193,7 +193,7 @@ def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
     now, news = [0.0], [Event(batch), Event(batch, 0.5), Event(batch, 0.75)]
 
     class Pool:
-        capacity = 1
+        capacity, interrupts = 1, False
 
         def submit(self, batch):
             pass
@@ -210,6 +210,35 @@ def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
     carry_out([batch], Pool(), Store(tmp_path), Display(1, 0, stream), 0)
     assert "0/1 trials done, 1 running, about 10 s left" in stream.getvalue()
     assert not scratch.has_checkpoint(batch.out, batch.key)
+
+
+@pytest.mark.parametrize(("resumes", "interrupts"), [(True, True), (True, False), (False, True)])
+def test_when_the_time_is_up_what_can_go_on_later_is_interrupted(tmp_path, monkeypatch, resumes, interrupts):
+    """A batch that takes 100 s, of which 30 are given, and another that waits; whatever must end ends."""
+    batches = [
+        Batch("toy", "toy", {}, [Trial("toy", 1, {}, {}, "Adam", seed)], {}, out=str(tmp_path), resumes=resumes)
+        for seed in range(2)
+    ]
+    now, begun, ended = [0.0], [], []
+
+    class Pool:
+        capacity = 1
+
+        def submit(self, batch):
+            begun.append(batch)
+
+        def wait(self):
+            now[0] += 10.0
+            done = now[0] >= 100.0
+            return [Event(begun[-1], now[0] / 100.0, Attempt([{}], {"seconds": 100.0}) if done else None)]
+
+        def close(self):
+            ended.append(now[0])
+
+    Pool.interrupts = interrupts
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    left = carry_out(batches, Pool(), Store(tmp_path), Display(2, 0, io.StringIO()), 0, 30.0)
+    assert (left, ended) == ((2, [40.0]) if resumes and interrupts else (1, [100.0]))
 
 
 def test_durations():

@@ -52,6 +52,7 @@ class Experiment(ABC):
     takes_methods: ClassVar[bool] = True  # whether methods that users register can run in it
     former: ClassVar[Mapping[int, str]] = {}  # versions whose results are still shown, and what was different in them
     digits: ClassVar[Mapping[str, int]] = {}  # significant ones that are stored of curves, by the outcome's name
+    resumes: ClassVar[bool] = False  # whether it writes checkpoints, so that a batch goes on where it was interrupted
     on_gpu: ClassVar[bool] = True  # whether a GPU is of any use; else it runs on the CPU, whatever the device
 
     seeds: int = grid(1, "number of seeds", least=1)

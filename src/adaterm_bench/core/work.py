@@ -27,6 +27,7 @@ class Batch:
     origin: dict[str, str]  # the commit and the command
     plugins: tuple[str, ...] = ()  # files and modules that register methods
     out: str = ""  # the results directory, if it is to be seen from where the batch runs
+    resumes: bool = False  # whether it may be interrupted, and goes on from there
 
     @cached_property
     def key(self) -> str:
@@ -67,9 +68,15 @@ class Order:
             if trial.key not in done:
                 together = trial.method, self.experiment.together(trial)
                 groups.setdefault(together, {})[trial.key] = trial
+        common = {
+            "origin": origin,
+            "plugins": self.plugins,
+            "out": out,
+            "resumes": bool(out) and self.experiment.resumes,
+        }
         settings = self._list_settings()
         return [
-            Batch(self.source, self.experiment.name, settings, list(trials.values()), origin, self.plugins, out)
+            Batch(self.source, self.experiment.name, settings, list(trials.values()), **common)
             for trials in groups.values()
         ]
 

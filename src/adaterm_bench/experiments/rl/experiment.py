@@ -38,6 +38,7 @@ class Reinforcement(Experiment):
     version: ClassVar[int] = 1
     methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
     on_gpu: ClassVar[bool] = False
+    resumes: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "tasks": ("Swing",), "episodes": 3, "test_episodes": 2, "batches": 4, "hidden": (8, 8)},
         "quick": {"seeds": 2, "tasks": ("Hopper (MuJoCo)",), "episodes": 60, "checks": 6, "test_episodes": 5},
