@@ -68,15 +68,9 @@ class Order:
             if trial.key not in done:
                 together = trial.method, self.experiment.together(trial)
                 groups.setdefault(together, {})[trial.key] = trial
-        common = {
-            "origin": origin,
-            "plugins": self.plugins,
-            "out": out,
-            "resumes": bool(out) and self.experiment.resumes,
-        }
-        settings = self._list_settings()
+        name, settings, resumes = self.experiment.name, self._list_settings(), bool(out) and self.experiment.resumes
         return [
-            Batch(self.source, self.experiment.name, settings, list(trials.values()), **common)
+            Batch(self.source, name, settings, list(trials.values()), origin, self.plugins, out, resumes)
             for trials in groups.values()
         ]
 

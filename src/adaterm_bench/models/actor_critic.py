@@ -13,9 +13,9 @@ after each episode, from batches out of a small replay. Where the paper is silen
   penalty draws the new one back to them. If `anchored` the ratio is taken against the policy at the episode's end, and
   old steps only tell what is good, with V-trace's weight (the decoupled objective of Hilton et al., 2022).
 - How large eps should be depends on how far ratios are from 1 at all, which depends on what they are taken against. The
-  relative ratio less 1, (rho - 1) / (rho + 1), is symmetric and between -1 and 1, so that its size is easy to estimate.
-  If `adaptive`, eps is that size, as PPO-RPE's abstract has it: the root of a moving average of its square. How
-  PPO-RPE's paper estimates it we do not know.
+  relative ratio less 1, (rho - 1) / (rho + 1), is symmetric and between -1 and 1, so that its size is easy to estimate,
+  and PPO-RPE's abstract says that eps is adapted to it. How, we do not know. If `adaptive`, ours is half of the largest
+  size lately seen. A typical size in its place, a root mean square, would fall with eps, which holds it down, to nothing.
 - Actions are clipped to -1 and 1 for the environment alone; the policy's density is that of the action before. Nothing
   holds such a policy's scale: it can grow far beyond that range, or shrink until an update moves the location by many
   scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, so that exploration ends later.
@@ -39,7 +39,7 @@ from torch.nn import functional
 
 Array = NDArray[np.float32]
 MakeOptimizer = Callable[[list[Tensor], float], torch.optim.Optimizer]  # of tensors and a learning rate
-LEAST_EPSILON = 0.1  # of an adaptive one: where ratios may not go far they do not, and it would fall to nothing
+LEAST_EPSILON = 0.1  # of an adaptive one
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Choices:
     entropy: float = 0.0  # reward for the logarithms of scales, in units of the advantages
     decay: bool = False  # the learning rate falls linearly to nothing at the last episode
     normalise: bool = False  # observations, by their running mean and standard deviation
-    adaptive: float = 0.0  # how slowly eps follows the size of relative ratios, as a rate of forgetting; 0: it is fixed
+    adaptive: float = 0.0  # how fast the largest relative ratio is forgotten, of which eps is half; 0: eps is fixed
 
     def __post_init__(self) -> None:
         if (self.anchored or self.entropy) and not self.trace:
@@ -218,7 +218,7 @@ class Learner:
         self.replay = Replay(len(seeds), choices.replay, observation, self.dimension)
         self.generators = [np.random.default_rng([seed, 11]) for seed in seeds]
         self.moments = np.zeros((3, len(seeds), observation))  # count, mean and sum of squares of the observations
-        self.spread = torch.full((len(seeds),), choices.epsilon**2)  # mean square of relative ratios less 1
+        self.reach = torch.full((len(seeds),), 2.0 * choices.epsilon)  # the largest relative ratio less 1 lately seen
 
     def _policy_params(self) -> list[Tensor]:
         return [*(layer[: len(self.seeds)] for layer in self.hidden), *self.policy_head]
@@ -308,9 +308,9 @@ class Learner:
         """How far relative ratios may go from 1: a fixed size, or for each seed theirs, which this batch changes."""
         if not self.choices.adaptive:
             return self.choices.epsilon
-        squares = ((ratio - 1.0) / (ratio + 1.0)).square().mean(1)
-        self.spread.lerp_(squares, self.choices.adaptive)
-        return self.spread.sqrt().clamp_min(LEAST_EPSILON)[:, None]
+        largest = ((ratio - 1.0) / (ratio + 1.0)).abs().amax(1)
+        torch.maximum(self.reach * (1.0 - self.choices.adaptive), largest, out=self.reach)
+        return (0.5 * self.reach).clamp_min(LEAST_EPSILON)[:, None]
 
     @torch.no_grad()
     def trace_targets(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -361,7 +361,7 @@ class Learner:
             "replay": {name: torch.from_numpy(each) for name, each in self.replay.fields.items()},
             "count": torch.from_numpy(self.replay.count),
             "moments": torch.from_numpy(self.moments),
-            "spread": self.spread,
+            "reach": self.reach,
             "generators": [generator.bit_generator.state for generator in self.generators],
         }
 
@@ -376,7 +376,7 @@ class Learner:
             each[...] = state["replay"][name].numpy()
         self.replay.count[...] = state["count"].numpy()
         self.moments[...] = state["moments"].numpy()
-        self.spread.copy_(state.get("spread", self.spread))
+        self.reach.copy_(state.get("reach", self.reach))
         for generator, saved in zip(self.generators, state["generators"], strict=True):
             generator.bit_generator.state = saved
 
