@@ -15,7 +15,7 @@ after each episode, from batches out of a small replay. Where the paper is silen
 - How large eps should be depends on how far ratios are from 1 at all, which depends on what they are taken against. The
   relative ratio less 1, (rho - 1) / (rho + 1), is symmetric and between -1 and 1, so that its size is easy to estimate,
   and PPO-RPE's abstract says that eps is adapted to it. How, we do not know. If `adaptive`, ours is half of the largest
-  size lately seen. A typical size in its place, a root mean square, would fall with eps, which holds it down, to nothing.
+  size lately seen. A typical size in its place, a root mean square, falls with eps, which holds it down, to nothing.
 - Actions are clipped to -1 and 1 for the environment alone; the policy's density is that of the action before. Nothing
   holds such a policy's scale: it can grow far beyond that range, or shrink until an update moves the location by many
   scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, so that exploration ends later.
