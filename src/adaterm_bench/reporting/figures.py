@@ -134,20 +134,21 @@ def draw_paths(
     limits: tuple[float, float, float, float],
     optimum: tuple[float, float] | None = None,
     log: bool = True,
+    columns: int = 3,
 ) -> "Figure":
     """The path (steps × 2) of each method over a surface's contours, blue at its start and orange at its end."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-    columns = min(3, max(1, len(paths)))
+    columns = min(columns, max(1, len(paths)))
     rows = max(1, -(-len(paths) // columns))
     left, right, bottom, top = limits
     x, y = np.meshgrid(np.linspace(left, right, 80), np.linspace(bottom, top, 80))
     height = np.asarray(surface(x, y), dtype=np.float64)
     height = np.log1p(height - height.min()) if log else height  # any surface has a logarithm above its floor
     with use_style():
-        figure = Figure(figsize=(5.4, 0.5 + 5.0 / columns * rows), layout="constrained")
+        figure = Figure(figsize=(max(5.4, 1.8 * columns), 0.5 + 5.0 / min(columns, 3) * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axes in grid.flat[len(paths) :]:
             axes.set_visible(False)

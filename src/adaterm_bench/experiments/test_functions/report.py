@@ -174,7 +174,9 @@ def _draw_paths(name: str, results: list[Result]) -> list[Figure]:
     return [
         Figure(
             f"Paths on {name}",
-            lambda: figures.draw_paths(paths, surface, limits=limits, optimum=optimum, log=name == "Rosenbrock"),
+            lambda: figures.draw_paths(
+                paths, surface, limits=limits, optimum=optimum, log=name == "Rosenbrock", columns=len(ON_PATHS)
+            ),
             caption,
         )
     ]
