@@ -55,10 +55,12 @@ def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--retries", type=int, default=1, help="how often a failed batch is tried again; 1 by default")
     parser.add_argument(
-        "--minutes",
-        type=float,
-        default=inf,
-        help="begin nothing that would end later, by what was run so far; what writes checkpoints is interrupted then",
+        "--minutes", type=float, default=inf, help="begin nothing that would end later, going by what was run so far"
+    )
+    parser.add_argument(
+        "--interrupt",
+        action="store_true",
+        help="with --minutes: begin what writes checkpoints all the same, and interrupt it then",
     )
     parser.add_argument("--runner", choices=("local", "ray"), default="local", help="this machine, or a Ray cluster")
     parser.add_argument("--ray-address", metavar="ADDRESS", help="of a cluster; else one is started on this machine")
@@ -79,7 +81,9 @@ def run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) ->
             print(line, file=sys.stderr)
         origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": find_commit()}
         out = str(arguments.out.resolve()) if arguments.runner == "local" else ""
-        batches = {batch.key: batch for order in orders for batch in order.batches(done, origin, out)}
+        batches = {
+            batch.key: batch for order in orders for batch in order.batches(done, origin, out, arguments.interrupt)
+        }
         keys = {trial.key for order in orders for trial in order.trials}
         left = 0
         if batches and arguments.runner == "local":

@@ -75,7 +75,7 @@ def carry_out(
     """Run every batch, `retries` times more if it fails; the pool is closed whatever happens.
 
     Where there are only so many seconds, a batch that would not end in them, going by the longest of its kind in this
-    directory, is not begun; one that can go on where it was interrupted is begun all the same, and is interrupted then.
+    directory, is not begun; one that resumes is begun all the same, and is interrupted then.
     The number of trials that are left for these reasons is returned.
     """
     times = Times(store.results() if isfinite(seconds) else ())
