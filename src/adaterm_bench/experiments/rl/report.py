@@ -93,7 +93,7 @@ def _make_table(results: list[Result], case: Case) -> Table:
                 format_number(best.mean),
             ]
         )
-    theirs = "the paper's" if case[1] == "specified" else "the paper's, not tuned"
+    theirs = "the paper's" if case[1] in ("specified", "adaptive") else "the paper's, not tuned"
     columns = ["method", "seeds", "ours", theirs, "interquartile mean", "at first", "at last", "best test"]
     width = _choose_width(results[0])
     note = (
