@@ -409,7 +409,12 @@ def run_episode(
             if explore:
                 if learner.choices.normalise:
                     learner.seen(place, states[place])
-                step = {"state": states[place].copy(), "next": after, "action": actions[place], "reward": reward}
+                step = {
+                    "state": states[place].copy(),
+                    "next": np.array(after),
+                    "action": actions[place],
+                    "reward": reward,
+                }
                 step |= {"goes_on": not terminated, "last": terminated or truncated, "distribution": distribution}
                 for name, value in step.items():
                     episodes[place][name].append(value)
