@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 from provenance import provenance
 
-from adaterm_bench.arena.protocol import TUNING_SEEDS, choose_rates, keep_newest_equations
+from adaterm_bench.arena.protocol import TUNING_SEEDS, choose_rates
 from adaterm_bench.core.store import Store
+from adaterm_bench.core.trial import keep_newest_equations
 
 SOURCES = Path(__file__).parents[1] / "src"
 EQUATIONS = Path("adaterm/equations/robust_adam.py")

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from adaterm_bench.arena.protocol import is_tuning, keep_newest_equations
+from adaterm_bench.arena.protocol import is_tuning
 from adaterm_bench.core.store import Store
+from adaterm_bench.core.trial import keep_newest_equations
 from adaterm_bench.methods import PAPER_METHODS
 
 ROOT = Path(__file__).parents[1]

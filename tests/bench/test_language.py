@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adaterm_bench import methods
-from adaterm_bench.arena import equations
+from adaterm_bench import equations, methods
 from adaterm_bench.arena.loop import CaptureError, Loop, compile_loss, list_schedule
 from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS, NotTunedError
 from adaterm_bench.core.store import Store
