@@ -125,7 +125,9 @@ def engines_agree() -> Iterator[tuple[str, Any]]:
 
 
 def gather_state(tested: Any, params: list[Tensor], key: str) -> Tensor:
-    return torch.cat([tested.state[parameter][key].to(DEVICE).flatten() for parameter in params])
+    """A state of all parameters that have it: what batches were like is in that of the first alone."""
+    states = (tested.state[parameter] for parameter in params)
+    return torch.cat([state[key].to(DEVICE).flatten() for state in states if key in state])
 
 
 def devices_agree() -> Iterator[tuple[str, Any]]:

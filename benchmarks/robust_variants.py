@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 from provenance import provenance
 
-from adaterm_bench.arena.protocol import TUNING_SEEDS, choose_rates, keep_newest_equations
+from adaterm_bench.arena.protocol import TUNING_SEEDS, choose_rates
 from adaterm_bench.core.store import Store
+from adaterm_bench.core.trial import keep_newest_equations
 
 SOURCES = Path(__file__).parents[1] / "src"
 EQUATIONS = Path("adaterm/equations/robust_adam.py")
@@ -45,15 +46,14 @@ class Variant(NamedTuple):
 
 VARIANTS = {
     "as it is": Variant(),
-    "threshold 4, least spread 0.25, what is usual changes slowly": Variant(
-        "threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 3", "ROW = 100"), TRUST, EXCESS)
+    "threshold 4, least spread 0.25, none in a row is taken": Variant(
+        "threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 7", "ROW = 1000"), TRUST, EXCESS)
     ),
     "threshold 2.5, least spread 0.4": Variant("threshold=2.5", ((SPREAD, "LEAST_SPREAD = 0.4"),)),
     "threshold 2, least spread 0.5": Variant("threshold=2", ((SPREAD, "LEAST_SPREAD = 0.5"),)),
-    "what is usual changes after 5": Variant(replaced=(("ROW = 3", "ROW = 5"),)),
-    "what is usual changes after 10": Variant(replaced=(("ROW = 3", "ROW = 10"),)),
+    "one of 4 in a row is taken": Variant(replaced=(("ROW = 7", "ROW = 3"),)),
+    "none in a row is taken": Variant(replaced=(("ROW = 7", "ROW = 1000"),)),
     "tensors of a minority have weights": Variant(replaced=(EXCESS,)),
-    "what is usual changes slowly": Variant(replaced=(("ROW = 3", "ROW = 100"),)),
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
     "weights slow no move": Variant(replaced=((MOVES, "moves = pace.lr * batch.trust * valid"),)),

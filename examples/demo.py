@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import adaterm
-from adaterm.equations import LEAST_SPREAD, NEARLY, ROW
+from adaterm.equations import LEAST_SPREAD, NEARLY
 from adaterm_bench.core.provenance import describe_run
 
 try:
@@ -213,8 +213,8 @@ def find_bounds(levels: list[float]) -> list[float]:
     bounds = [math.nan] * len(levels)
     for step in range(11, len(levels)):  # the first batch has no level
         last = levels[max(1, step - window) : step]
-        low, *_, median = quantiles(last, n=1000, method="inclusive")[158:500]
-        usual, spread = max(median, min(last[-ROW:])), max(LEAST_SPREAD, median - low)
+        low, *_, usual = quantiles(last, n=1000, method="inclusive")[158:500]
+        spread = max(LEAST_SPREAD, usual - low)
         near = sum(level > usual + NEARLY * threshold * spread for level in last)
         widened = (max(last) - usual) / spread + 1.0 if near >= minority * len(last) else 0.0
         bounds[step] = usual + max(threshold, widened) * spread

@@ -128,8 +128,8 @@ class RobustAdamW:
         self.norm = sqrt(sum(tensor.squares for tensor in stepped if tensor.finite))
         self.zs, self.zscore, self.excess = np.array([]), nan, 0.0
         if len(self.levels) >= ENOUGH:
-            median = np.median(self.levels)
-            usual, spread = max(median, min(self.levels[-3:])), max(0.35, median - np.quantile(self.levels, 0.159))
+            usual = np.median(self.levels)
+            spread = max(0.35, usual - np.quantile(self.levels, 0.159))
             self.zs, self.zscore = (self.levels - usual) / spread, (self.level - usual) / spread
             self.excess = self.level - usual if self.level > usual else 0.0
         nothing_is_finite = bool(stepped) and not any(tensor.finite for tensor in stepped)
@@ -145,6 +145,11 @@ class RobustAdamW:
             b, excess = self.zs.max() + 1.0, self.excess
         if b == inf:
             return 1.0, 0.0
+        row = 0
+        while row < len(self.zs) and self.zs[-1 - row] > b:
+            row += 1
+        if row % 8 == 7:
+            return 1.0, excess
         exponent = (max(self.zscore, 0.0) ** 2 - b**2) / 2
         return (1 + exp(-(b**2) / 2)) / (1 + exp(exponent)) if exponent < 700 else 0.0, excess
 

@@ -145,6 +145,9 @@ SCENARIOS = {
         changed={27: {"max_norm": "auto"}, 30: {"max_norm": None}, 45: {"max_norm": "auto"}, 50: {"max_norm": 4.0}},
     ),
     "a kind of their own": Scenario([(SHAPES, {})], {"window": 20, "dof": 5.0}, recur(2, 30), steps=90),
+    "many in a row": Scenario(
+        [(SHAPES, {})], {"window": 40, "minority": 0.6}, [(step, ALL, scaled(30)) for step in range(30, 50)]
+    ),
     "a steady level": Scenario(
         [([(64, 64), (60, 60)], {})],
         {"window": 20, "betas": (0.9, 0.9)},
@@ -311,6 +314,8 @@ def test_the_scenarios_go_through_everything():
     assert any(tensor.w and 0 < tensor.w < 0.5 for tensor in known)
     loud = [batch for step, (_, batch) in enumerate(seen["a kind of their own"]) if step >= 45 and step % 5 < 2]
     assert any(zscore > 4.0 and trust > 0.5 for _, zscore, trust in loud), loud
+    row = [batch[2] > 0.5 for _, batch in seen["many in a row"][30:50]]
+    assert row == [position % 8 == 7 for position in range(20)]
 
 
 # The properties. Each check takes an engine's flags, so that the kernels for GPUs can be given to it as well.
@@ -398,9 +403,10 @@ def check_change_of_scale(flags, window=30, start=300):
         before = remember(params)
         if step == start:
             assert tested.batch_statistics().trust < 1e-6
-        if step >= start + 3:  # three in a row are a change
-            assert tested.batch_statistics().trust > 0.5, step
+        if start <= step < start + 0.3 * window:  # then they are a minority
+            assert (tested.batch_statistics().trust > 0.5) == ((step - start) % 8 == 7), step
         if step > start + window // 2:
+            assert tested.batch_statistics().trust > 0.5, step
             weights = [trust.item() for _, trust, _ in tested.statistics().values()]
             assert np.median(weights) > 0.5, f"step {step}: {weights}"
     ordinary, later = np.median(moves[:20]), moves[20 + window // 2 + 1 :]

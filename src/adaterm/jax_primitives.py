@@ -32,7 +32,7 @@ def push(window: Any, note: Any) -> Any:
 JAX = bind(
     {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where", "sort")}
     | {"at_least": jnp.maximum, "add_up": jnp.sum, "count_above": _count_above, "quantile": _quantile, "push": push}
-    | {"least_of_newest": lambda window, count: jnp.min(window[..., :count], -1)}
+    | {"count_newest_above": lambda window, bound: jnp.argmax(window <= jnp.expand_dims(bound, -1), -1)}
 )
 
 # With numbers of 32 bits without a sign: JAX takes bare ones for such with a sign, and refuses what they cannot hold.

@@ -42,7 +42,7 @@ PRIMITIVES: dict[str, Any] = {
     "count_above": _count_above,
     "sort": lambda window: torch.sort(window).values,
     "quantile": _quantile,
-    "least_of_newest": lambda window, count: window[..., :count].amin(-1),
+    "count_newest_above": lambda window, bound: (window <= bound[..., None]).byte().argmax(-1),
     "push": push,
 }
 TORCH = bind(PRIMITIVES)

@@ -21,6 +21,9 @@ from adaterm_bench.core.runners import local, ray
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.work import Order
 
+GROUPS = ("six", "paper", "ours")
+"""Words for many methods."""
+
 
 def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     """The parser of the command; the chosen experiments decide which flags there are."""
@@ -33,7 +36,12 @@ def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     )
     parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="a name, `all`, a .py file or a module")
     parser.add_argument("--preset", default="quick", help="smoke, quick or paper (in the arena full); quick by default")
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="in the order to run them; all if not given")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="in the order to run them, or one of six, paper and ours, which mean many; all if not given",
+    )
     parser.add_argument(
         "--with", dest="plugins", nargs="+", default=[], metavar="FILE", help="files or modules that register methods"
     )
@@ -48,6 +56,11 @@ def add_parser(commands: Any, chosen: list[Entry]) -> argparse.ArgumentParser:
     parser.add_argument("--retries", type=int, default=1, help="how often a failed batch is tried again; 1 by default")
     parser.add_argument(
         "--minutes", type=float, default=inf, help="begin nothing that would end later, going by what was run so far"
+    )
+    parser.add_argument(
+        "--interrupt",
+        action="store_true",
+        help="with --minutes: begin what writes checkpoints all the same, and interrupt it then",
     )
     parser.add_argument("--runner", choices=("local", "ray"), default="local", help="this machine, or a Ray cluster")
     parser.add_argument("--ray-address", metavar="ADDRESS", help="of a cluster; else one is started on this machine")
@@ -68,7 +81,9 @@ def run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) ->
             print(line, file=sys.stderr)
         origin = {"command": shlex.join(["adaterm-bench", *words]), "commit": find_commit()}
         out = str(arguments.out.resolve()) if arguments.runner == "local" else ""
-        batches = {batch.key: batch for order in orders for batch in order.batches(done, origin, out)}
+        batches = {
+            batch.key: batch for order in orders for batch in order.batches(done, origin, out, arguments.interrupt)
+        }
         keys = {trial.key for order in orders for trial in order.trials}
         left = 0
         if batches and arguments.runner == "local":
@@ -103,7 +118,7 @@ def run(arguments: argparse.Namespace, chosen: list[Entry], words: list[str]) ->
 
 
 def _make_orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Order]:
-    methods = [word for words in arguments.methods or [] for word in words.split(",")]
+    methods = [name for words in arguments.methods or [] for word in words.split(",") for name in _expand_group(word)]
     plugins, added = _import_plugins(arguments.plugins)
     available = [*dict.fromkeys(method for entry in chosen for method in entry.experiment.methods), *added]
     if not set(methods) <= set(available):
@@ -146,6 +161,15 @@ def _keep_those_with_preset(preset: str, chosen: list[Entry]) -> list[Entry]:
     if kept and left_out:
         print(f"Left out, as they have no preset {preset}: {', '.join(left_out)}.", file=sys.stderr)
     return kept or chosen
+
+
+def _expand_group(word: str) -> tuple[str, ...]:
+    """The methods that a word of `--methods` means."""
+    if word not in GROUPS:
+        return (word,)
+    from adaterm_bench import methods  # likewise
+
+    return methods.GROUPS[word]
 
 
 def _list_methods() -> list[str]:

@@ -1,6 +1,7 @@
 """The methods under comparison, by name: those of the paper, a few others, and those that users register."""
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ from torch import Tensor
 import adaterm
 from adaterm.optimizer import RobustOptimizer
 from adaterm.rules import Rule
+from adaterm_bench.core.experiment import CHANGING
+from adaterm_bench.equations import hash_equations
 from adaterm_bench.steppers import ElementwiseStepper, RuleStepper, SeparateSteppers, Stepper
 
 Factory = Callable[[list[Tensor], float], torch.optim.Optimizer]
@@ -52,6 +55,14 @@ OUR_METHODS: dict[str, Method] = {
     "RobustAdamW (clipped)": Method("RobustAdamW", {"max_norm": 1.0}),
 }
 """What is not the paper's, under its name in reports and legends."""
+
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "six": tuple(PAPER_METHODS)[:6],
+    "paper": tuple(PAPER_METHODS),
+    "ours": tuple(OUR_METHODS),
+}
+"""Words for many methods: those of the paper's main table, all of the paper and its appendices, and ours."""
 
 
 class ClippedAdamW(torch.optim.AdamW):
@@ -120,5 +131,12 @@ def _make(method: str, params: list[Tensor], **options: Any) -> RobustOptimizer:
     return optimizer
 
 
+def _name_equations(method: str) -> str:
+    return hash_equations(_make(method, [torch.zeros(1)]))
+
+
 def _fused(params: list[Tensor]) -> dict[str, Any]:
     return {"fused": True, "capturable": params[0].is_cuda}
+
+
+CHANGING.update({method: partial(_name_equations, method) for method in OUR_METHODS})

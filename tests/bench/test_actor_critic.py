@@ -63,12 +63,40 @@ def test_nothing_is_gained_beyond_the_edge(advantage):
     assert slope[1].item() == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.parametrize("advantage", [3.0, -2.0])
+def test_an_adaptive_edge_is_half_as_far_as_ratios_go(advantage):
+    """Of each seed on its own; what is fixed stays fixed, and the edge does not fall to nothing."""
+    fixed = learner(Choices(hidden=(8,)), (0, 1))
+    assert fixed.choose_epsilon(torch.full((2, 32), 3.0)) == 0.2
+    found = learner(Choices(hidden=(8,), adaptive=0.01), (0, 1))
+    torch.testing.assert_close(found.choose_epsilon(torch.ones(2, 32)), torch.full((2, 1), 0.99 * 0.2))
+    far = torch.tensor([[1.0, 1 / 3] * 16, [1.0] * 32])  # relative ratios that are off by a half, and by nothing
+    for _ in range(2000):
+        epsilon = found.choose_epsilon(far)
+    torch.testing.assert_close(epsilon, torch.tensor([[0.25], [0.1]]))
+    ratio = torch.tensor([[(1 + edge) / (1 - edge)] for edge in (np.sign(advantage) * epsilon).ravel().tolist()])
+    ratio.requires_grad_()
+    slope = torch.autograd.grad(surrogate(ratio, torch.full((2, 1), advantage), epsilon).sum(), ratio)[0]
+    torch.testing.assert_close(slope, torch.zeros(2, 1), rtol=0.0, atol=1e-5)
+
+
+def test_trials_of_a_fixed_threshold_are_those_that_were_before_there_was_another():
+    assert "adaptive" not in Choices().describe()
+    assert Choices(adaptive=1e-3).describe() == {**Choices().describe(), "adaptive": 1e-3}
+
+
 def test_the_replay_keeps_the_last_steps():
     replay = Replay(2, 4, 1, 1)
-    for number in range(6):
-        replay.add(0, state=number, next=number + 1, action=0.0, log_density=0.0, reward=number, goes_on=1, last=0)
-    assert replay.fields["reward"][0].tolist() == [4, 5, 2, 3]
-    replay.add(1, state=9, next=9, action=0.0, log_density=0.0, reward=9, goes_on=1, last=0)
+    for numbers in ([[0], [1, 2, 3], [4, 5]], [[0, 1, 2, 3, 4, 5]]):
+        replay.count[0] = 0
+        for part in map(np.array, numbers):
+            state, none = part[:, None], np.zeros(len(part))
+            same = {"action": none[:, None], "log_density": none, "goes_on": none + 1, "last": none}
+            replay.add(0, state=state, next=state + 1, reward=part, **same)
+        assert replay.fields["reward"][0].tolist() == [4, 5, 2, 3]
+        assert replay.fields["next"][0, :, 0].tolist() == [5, 6, 3, 4]
+    one = {name: np.zeros((1, 1)) for name in ("state", "next", "action")}
+    replay.add(1, **one, log_density=[0.0], reward=[9.0], goes_on=[True], last=[False])
     generators = [np.random.default_rng(0), np.random.default_rng(1)]
     chosen = replay.indices(generators, 3, 5)
     assert chosen.shape == (2, 3, 5)
@@ -296,6 +324,7 @@ def test_traced_targets_of_fresh_steps_are_discounted_returns():
     "choices",
     [
         {"follow": 0.05},
+        {"follow": 0.05, "adaptive": 1e-3},
         {"trace": 0.9},
         {"trace": 0.9, "anchored": True, "bounded": True, "entropy": 0.01, "decay": True},
     ],

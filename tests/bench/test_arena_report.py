@@ -16,11 +16,12 @@ from adaterm_bench.arena.arms import ARMS
 from adaterm_bench.arena.drawings import choose_arm_look
 from adaterm_bench.arena.finals import ORDER
 from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS
-from adaterm_bench.core.trial import Result, Trial
+from adaterm_bench.core.trial import Result, Trial, keep_newest_equations
 from adaterm_bench.experiments.images import report as images
 from adaterm_bench.experiments.language import report as language
 from adaterm_bench.experiments.language.course import NOISES as OF_LANGUAGE
 from adaterm_bench.reporting.report import write
+from adaterm_bench.reporting.sections import describe_dropped
 
 FRAGILE = {"AdamW": 1.6, "Lion": 1.2, "Muon": 0.9, "RobustAdamW": 0.25, "RobustAdamW (clipped)": 0.3, "Oracle": 0.05}
 JUDGES = ("SkipStepAdamW", "ZClip", "RobustAdamW", "RobustAdamW (clipped)", "Oracle")
@@ -254,11 +255,13 @@ def test_older_equations_are_left_out(whole):
     ours = [it for it in whole if it.trial.method == "RobustAdamW"]
     rest = [it for it in whole if it not in ours]
     new = mark([it for it in ours if it.trial.seed not in (3, 4)], "b", "2031-02-03T04:05:06+00:00")
-    section = language.section([*new, *rest, *mark(change(ours, loss=0.01), "a", "2031-01-03T04:05:06+00:00")])
+    everything = [*new, *rest, *mark(change(ours, loss=0.01), "a", "2031-01-03T04:05:06+00:00")]
+    kept = keep_newest_equations(everything)
+    section = language.section(kept)
     table = find(section, "validation loss, rates tuned on clean data")
     assert (table["RobustAdamW"]["seeds"], table["Lion"]["seeds"]) == ("3", "5")
     assert "0.01" not in table["RobustAdamW"]["clean"]
-    assert f"{len(ours)} results of RobustAdamW." in section.text
+    assert f"{len(ours)} results of RobustAdamW." in describe_dropped(everything, kept)
 
 
 def test_variants_are_listed_after_ours_and_are_no_peers(whole):

@@ -10,9 +10,10 @@ from plain_rules import RULES, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from adaterm_bench.arena import equations
+from adaterm_bench import equations
 from adaterm_bench.arena.arm import Recipe, inform, observe
 from adaterm_bench.arena.arms import ARMS, OURS, MissingError, find_arm, is_variant
+from adaterm_bench.arena.equations import name_equations
 from adaterm_bench.core.flags import UsageError
 from adaterm_bench.models.resnet import ResNet18
 from adaterm_bench.models.transformer import Sizes, make_transformer, measure_loss
@@ -303,13 +304,13 @@ def test_an_option_that_cannot_be_is_named(option):
 
 
 def test_equations_are_named_by_their_sources_and_defaults(monkeypatch):
-    names = [equations.name_equations(name) for name in (*OURS, "RobustAdamW dof=10", "RobustAdamW dof=20")]
+    names = [name_equations(name) for name in (*OURS, "RobustAdamW dof=10", "RobustAdamW dof=20")]
     assert len({*names}) == len(names)
     assert all(len(name) == 12 and int(name, 16) >= 0 for name in names)
-    assert names == [equations.name_equations(name) for name in (*OURS, "RobustAdamW dof=10", "RobustAdamW dof=20")]
-    assert equations.name_equations("Lion") is None
+    assert names == [name_equations(name) for name in (*OURS, "RobustAdamW dof=10", "RobustAdamW dof=20")]
+    assert name_equations("Lion") is None
     monkeypatch.setattr(equations, "write_equations", lambda family: "other")
-    assert not {equations.name_equations(name) for name in OURS} & {*names}
+    assert not {name_equations(name) for name in OURS} & {*names}
 
 
 def test_equations_are_those_of_a_family_alone():

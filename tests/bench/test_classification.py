@@ -1,6 +1,7 @@
 """CIFAR-100 as published or not at all, wrong labels that can be verified, and a ResNet-18 that learns."""
 
 import hashlib
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -300,3 +301,11 @@ def test_without_data_the_error_says_where_to_get_it(main, tmp_path, monkeypatch
     monkeypatch.delenv(cifar.VARIABLE, raising=False)
     code, text = main("run", "classification", "--preset", "quick", "--out", tmp_path)
     assert (code, cifar.VARIABLE in text, "Traceback" in text) == (2, True, False), text
+
+
+def test_what_is_named_less_often_has_fewer_seeds():
+    settings = Classification(labels=("0 %",), fewer=3)
+    trials = settings.trials(["Adam", "Large init", "AdaTerm (Uncentered)", "At-Adam (as published)"], range(8))
+    counts = Counter(trial.method for trial in trials)
+    assert counts == {"Adam": 8, "Large init": 8, "At-Adam (as published)": 8, "AdaTerm (Uncentered)": 3}
+    assert Classification(labels=("0 %",)).trials(["AdaTerm"], [5]) == settings.trials(["AdaTerm"], [5])

@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 from bench_command import TOY, Bench, read_report
 
+from adaterm_bench import cli_run
 from adaterm_bench.core import progress, scratch
 from adaterm_bench.core.coordinator import Event, carry_out
 from adaterm_bench.core.flags import parse_value, read_seeds
@@ -16,6 +17,7 @@ from adaterm_bench.core.progress import Display, format_duration
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Trial
 from adaterm_bench.core.work import Attempt, Batch
+from adaterm_bench.methods import GROUPS, OUR_METHODS, PAPER_METHODS
 
 WHOLE = """
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
     now, news = [0.0], [Event(batch), Event(batch, 0.5), Event(batch, 0.75)]
 
     class Pool:
-        capacity = 1
+        capacity, interrupts = 1, False
 
         def submit(self, batch):
             pass
@@ -218,6 +220,35 @@ def test_what_an_earlier_run_did_is_not_this_ones_pace(tmp_path, monkeypatch):
     carry_out([batch], Pool(), Store(tmp_path), Display(1, 0, stream), 0)
     assert "0/1 trials done, 1 running, about 10 s left" in stream.getvalue()
     assert not scratch.has_checkpoint(batch.out, batch.key)
+
+
+@pytest.mark.parametrize(("resumes", "interrupts"), [(True, True), (True, False), (False, True)])
+def test_when_the_time_is_up_what_can_go_on_later_is_interrupted(tmp_path, monkeypatch, resumes, interrupts):
+    """A batch that takes 100 s, of which 30 are given, and another that waits; whatever must end ends."""
+    batches = [
+        Batch("toy", "toy", {}, [Trial("toy", 1, {}, {}, "Adam", seed)], {}, out=str(tmp_path), resumes=resumes)
+        for seed in range(2)
+    ]
+    now, begun, ended = [0.0], [], []
+
+    class Pool:
+        capacity = 1
+
+        def submit(self, batch):
+            begun.append(batch)
+
+        def wait(self):
+            now[0] += 10.0
+            done = now[0] >= 100.0
+            return [Event(begun[-1], now[0] / 100.0, Attempt([{}], {"seconds": 100.0}) if done else None)]
+
+        def close(self):
+            ended.append(now[0])
+
+    Pool.interrupts = interrupts
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    left = carry_out(batches, Pool(), Store(tmp_path), Display(2, 0, io.StringIO()), 0, 30.0)
+    assert (left, ended) == ((2, [40.0]) if resumes and interrupts else (1, [100.0]))
 
 
 def test_durations():
@@ -311,6 +342,14 @@ def test_methods_run_in_the_order_in_which_they_are_named(main):
     assert main("run", "regression", "--methods", "RAdam", "AdaTerm", "Adam", "AdaTerm", *words)[0] == 0
     (plan,) = Path("out/plans").glob("*.json")
     assert json.loads(plan.read_text())["methods"] == ["RAdam", "AdaTerm", "Adam"]
+
+
+def test_a_word_may_mean_many_methods(main):
+    words = ("--preset", "smoke", "--noises", 0.5, "--samples", 40, "--seeds", 1, "--workers", 0, "--out", "out")
+    assert tuple(GROUPS) == cli_run.GROUPS
+    assert main("run", "regression", "--methods", "ours,six", "t-Adam", *words)[0] == 0
+    (plan,) = Path("out/plans").glob("*.json")
+    assert json.loads(plan.read_text())["methods"] == [*OUR_METHODS, *list(PAPER_METHODS)[:6]]
 
 
 def test_methods_of_users_run_only_where_they_can(main, tmp_path):

@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import adaterm
-from adaterm_bench import methods
+from adaterm_bench import equations, methods
+from adaterm_bench.core.flags import restore_experiment
+from adaterm_bench.core.registry import load, load_built_in
+from adaterm_bench.core.store import Store
 from adaterm_bench.experiments.batch_size.experiment import BatchSize
 from adaterm_bench.experiments.regression.experiment import Regression, curve
 from adaterm_bench.experiments.test_functions.experiment import FUNCTIONS, NoisySearch
@@ -138,3 +142,36 @@ def test_an_optimizer_of_ones_own(request):
         methods.register("Adam (0.9, 0.9)", torch.optim.SGD)
     with pytest.raises(ValueError, match="choose from"):
         methods.make_stepper("nothing", [torch.zeros(1, 2)], 0.1)
+
+
+def test_new_equations_of_ours_are_new_trials_in_every_experiment(monkeypatch):
+    chosen = ["Adam", "AdaTerm", *OUR_METHODS]
+    entries, missing = load_built_in()
+    assert not missing
+    for entry in entries.values():
+        experiment = entry.experiment(**entry.experiment.presets["smoke"])
+        if not experiment.accepts("RobustAdamW"):
+            continue
+        names = [method for method in chosen if experiment.accepts(method)]
+        before = experiment.trials(names)
+        with monkeypatch.context() as patch:
+            patch.setattr(equations, "write_equations", lambda family: "other")
+            after = experiment.trials(names)
+        changed = {it.method for it, other in zip(before, after, strict=True) if it.key != other.key}
+        assert changed - {"AdaTerm"} == set(OUR_METHODS) & set(names), experiment.name  # the arena marks AdaTerm, too
+        assert before == experiment.trials(names)
+
+
+def test_trials_that_are_done_count_as_done():
+    """The committed results of the paper's methods: each plan, made again, has the trials that it had."""
+    store = Store(Path(__file__).parents[2] / "results/bench")
+    plans, done = store.plans(), store.done()
+    assert plans
+    for plan in plans:
+        kind = load(plan["source"], plan["experiment"])
+        methods_of_paper = [method for method in plan["methods"] if method not in OUR_METHODS]
+        trials = restore_experiment(kind, plan["settings"]).trials(methods_of_paper, plan["seeds"])
+        keys = {key for method in methods_of_paper for key in plan["keys"][method]}
+        if keys and all(group["version"] == kind.version for group in plan["trials"]):
+            assert keys <= {trial.key for trial in trials}, plan["label"]
+            assert keys & done

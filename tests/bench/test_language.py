@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adaterm_bench import methods
-from adaterm_bench.arena import equations
+from adaterm_bench import equations, methods
 from adaterm_bench.arena.loop import CaptureError, Loop, compile_loss, list_schedule
 from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS, NotTunedError
 from adaterm_bench.core.store import Store
@@ -17,6 +16,7 @@ from adaterm_bench.datasets import sources
 from adaterm_bench.datasets.data import DataError
 from adaterm_bench.experiments.language import training
 from adaterm_bench.experiments.language.course import (
+    BURST,
     FACTOR,
     NOISES,
     SECOND,
@@ -183,6 +183,10 @@ def test_noises_in_the_data_do_what_their_names_say():
     for step in list_steps(targets.bad):
         assert not torch.equal(targets.targets[step], clean.targets[step])
         assert torch.equal(targets.targets[step].flatten().sort()[0], clean.targets[step].flatten().sort()[0])
+    bursts = choose_steps(NOISES["bursts 10 %"], 2000, 0)
+    assert bursts.sum() == 200
+    assert all(len(set(row.tolist())) == 1 for row in bursts.view(-1, BURST))
+    assert choose_steps(NOISES["bursts 10 %"], 24, 0).sum() in (4, 20)
     assert not trap.bad.any()
     for step in list_steps(trap.second):
         assert torch.equal(trap.inputs[step], rename_tokens(clean.inputs[step], 256))

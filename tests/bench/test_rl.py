@@ -75,6 +75,28 @@ def test_the_report_has_tables_curves_and_claims():
         settings.section([*results, Result(other, results[0].outcome, {})])
 
 
+def test_every_seed_is_drawn_where_curves_have_bands():
+    settings = Reinforcement(tasks=("Swing",), seeds=6)
+    measured = {"episodes": 8, "steps": 10, "seconds": 1.0, "together": 1}
+    results = [
+        Result(
+            trial,
+            {
+                **{"return": 1.0, "returns": [1.0] * 8, "checked": [4, 8], "checks": [float(trial.seed), 2.0]},
+                **{"steps": 10, "measured": measured},
+            },
+            {},
+        )
+        for trial in settings.trials(["Adam", "AdaTerm"])
+    ]
+    (figure,) = (it for it in settings.section(results).figures if "every seed" in it.title)
+    panels = figure.draw().axes
+    assert [panel.get_title("left") for panel in panels] == ["Adam", "AdaTerm"]
+    assert [len(panel.lines) for panel in panels] == [7, 7]
+    few = settings.section([it for it in results if it.trial.seed < 3]).figures
+    assert not [it for it in few if "every seed" in it.title]
+
+
 def test_the_speed_tells_trials_that_shared_a_core_from_those_that_did_not():
     settings = Reinforcement(tasks=("Swing",), seeds=4)
     trials = settings.trials(["Adam"])
@@ -95,7 +117,7 @@ def test_the_speed_tells_trials_that_shared_a_core_from_those_that_did_not():
     assert "too low" not in settings.section(results[:3]).tables[-1].note
 
 
-@pytest.mark.parametrize("variant", ["specified", "tuned"])
+@pytest.mark.parametrize("variant", ["specified", "tuned", "adaptive"])
 def test_seeds_side_by_side_do_what_they_do_alone(monkeypatch, variant):
     def reset(self, seed=0):
         found = swing_reset(self, seed)
@@ -117,8 +139,8 @@ def test_seeds_side_by_side_do_what_they_do_alone(monkeypatch, variant):
         np.testing.assert_allclose(one["returns"], found["returns"], rtol=1e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize("method", ["Adam", "RAdam", "t-Adam", "AdaTerm", "AdaTerm (gradient init)"])
-@pytest.mark.parametrize("variant", ["specified", "tuned"])
+@pytest.mark.parametrize("method", ["Adam", "RAdam", "t-Adam", "AdaTerm", "AdaTerm (gradient init)", "RobustAdamW"])
+@pytest.mark.parametrize("variant", ["specified", "tuned", "adaptive"])
 def test_what_is_interrupted_goes_on_as_if_it_were_not(tmp_path, monkeypatch, variant, method):
     settings = Reinforcement(
         tasks=("Swing",), variants=(variant,), episodes=6, test_episodes=2, batches=5, hidden=(8,), seeds=2

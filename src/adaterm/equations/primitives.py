@@ -79,8 +79,8 @@ def quantile(ordered: Array, share: float) -> Array:
     raise NotImplementedError(UNBOUND)
 
 
-def least_of_newest(window: Array, count: int) -> Array:
-    """The least of a window's newest values, which are its first."""
+def count_newest_above(window: Array, bound: Array) -> Array:
+    """How many of a window's newest values, which are its first, lie above a bound in a row; not all of them do."""
     raise NotImplementedError(UNBOUND)
 
 

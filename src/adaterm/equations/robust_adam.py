@@ -9,9 +9,9 @@ from adaterm.equations.primitives import (
     add_up,
     at_least,
     count_above,
+    count_newest_above,
     exp,
     granted,
-    least_of_newest,
     log,
     quantile,
     ratio,
@@ -29,7 +29,7 @@ ENOUGH = 10  # values that a window must have before it tells what is usual
 
 LEAST_SPREAD = 0.35  # of levels: with a threshold of 3, none is excluded whose distance is below e times the usual
 
-ROW = 3  # batches, of which even the nearest shows that what is usual has changed
+ROW = 7  # aberrant batches, after which one is taken: only a move shows whether the batches are bad, or the place
 
 NEARLY = 0.75  # of the threshold, from which on batches count for a minority
 
@@ -158,21 +158,22 @@ def robust_adam_judge(
 ) -> tuple[Batch, BatchStatistics, Notes]:
     """The judgement of a batch, what to report and what to remember, by the windows of the last levels and norms.
 
-    The spread is that of the lower side, which bad batches do not touch. What is usual rises at once if the last few
-    levels all are higher. Where a minority of the window lies near the threshold or beyond, it is a kind of its own,
-    and the bound includes all of it.
+    The spread is that of the lower side, which bad batches do not touch. Where a minority of the window lies near the
+    threshold or beyond, it is a kind of its own, and the bound includes all of it. After a row of aberrant batches one
+    is taken.
     """
     level = where(totals.known > 0.0, totals.log_distance / positive(totals.known), nan)
     known = count_above(levels, -inf)
     ordered = sort(levels)
-    median, newest = quantile(ordered, 0.5), least_of_newest(levels, ROW)
-    usual = where(known >= ENOUGH, where(newest > median, newest, median), 0.0)
-    spread = where(known >= ENOUGH, at_least(median - quantile(ordered, BELOW), LEAST_SPREAD), 1.0)
+    usual = where(known >= ENOUGH, quantile(ordered, 0.5), 0.0)
+    spread = where(known >= ENOUGH, at_least(usual - quantile(ordered, BELOW), LEAST_SPREAD), 1.0)
     zscore = (level - usual) / spread
     beyond = count_above(levels, usual + NEARLY * numbers.threshold * spread) / positive(known)
     widened = where(beyond >= numbers.minority, (quantile(ordered, 1.0) - usual) / spread + 1.0, 0.0)
     bound = where(widened > numbers.threshold, widened, numbers.threshold)
     belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0 + exp(0.5 * (square(at_least(zscore, 0.0)) - square(bound))))
+    row = count_newest_above(levels, usual + bound * spread)
+    belongs = where(row % (ROW + 1) == ROW, 1.0, belongs)
     trust = where(known >= ENOUGH, where(level == level, belongs, 1.0), 1.0)
     trust = where(totals.valid > 0.0, trust, 0.0)
     accepted = where(widened > numbers.threshold, where(level > usual, level - usual, 0.0), 0.0)

@@ -1,31 +1,16 @@
 """Which equations and defaults a trial ran with: finished trials of others do not count as done, nor in a report."""
 
-import ast
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
-import adaterm
-from adaterm import equations
-from adaterm.torch_primitives import PRIMITIVES
 from adaterm_bench.arena.arms import OURS, find_arm, is_variant, make_on_nothing
-from adaterm_bench.arena.protocol import EQUATIONS
-from adaterm_bench.core.trial import Trial
-
-FAMILIES = {adaterm.TAdam: "t_family", adaterm.AdaTerm: "adaterm", adaterm.RobustAdamW: "robust_adam"}
-"""How the names of a method's equations begin."""
+from adaterm_bench.core.trial import EQUATIONS, Trial
+from adaterm_bench.equations import hash_equations
 
 
 def name_equations(method: str) -> str | None:
     """Changes with the equations and the defaults of an arm of ours; None for other methods, which are pinned."""
-    if method not in OURS and not is_variant(method):
-        return None
-    optimizer = make_on_nothing(find_arm(method))
-    family = next(name for kind, name in FAMILIES.items() if isinstance(optimizer, kind))
-    content = f"{write_equations(family)} {type(optimizer).__name__} {sorted(optimizer.defaults.items())}"
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+    return hash_equations(make_on_nothing(find_arm(method))) if method in OURS or is_variant(method) else None
 
 
 def mark_equations(trials: Sequence[Trial]) -> list[Trial]:
@@ -37,30 +22,3 @@ def mark_equations(trials: Sequence[Trial]) -> list[Trial]:
         else replace(trial, condition={**trial.condition, EQUATIONS: names[trial.method]})
         for trial in trials
     ]
-
-
-@cache
-def write_equations(family: str) -> str:
-    """All equations and constants that a family needs, in one order; words, imports and files change nothing here."""
-    sources = sorted(Path(str(equations.__file__)).parent.glob("*.py"))
-    definitions = dict(pair for source in sources for pair in _list_definitions(source.read_text()))
-    needed: dict[str, ast.stmt] = {}
-    waiting = [name for name in definitions if name.startswith(f"{family}_")]
-    while waiting:
-        name = waiting.pop()
-        if name in definitions and name not in needed:
-            needed[name] = definitions[name]
-            waiting += [node.id for node in ast.walk(needed[name]) if isinstance(node, ast.Name)]
-    return "\n".join(ast.unparse(needed[name]) for name in sorted(needed))
-
-
-def _list_definitions(source: str) -> Iterator[tuple[str, ast.stmt]]:
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            yield statement.targets[0].id, statement
-        elif isinstance(statement, ast.FunctionDef) and statement.name not in PRIMITIVES:  # libraries bring those
-            statement.body = statement.body[1:] if ast.get_docstring(statement) else statement.body
-            statement.returns = None
-            for argument in statement.args.args:
-                argument.annotation = None
-            yield statement.name, statement

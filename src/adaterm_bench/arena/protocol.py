@@ -19,8 +19,6 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 TUNING_SEEDS = (1000, 1001)
 """Seeds on which rates, and the defaults of RobustAdamW, are chosen; final numbers are of seeds below them."""
 CLEAN = "clean"
-EQUATIONS = "equations"
-"""Of a trial's condition."""
 
 
 class Choice(NamedTuple):
@@ -66,15 +64,3 @@ def choose_rates(
             best if isfinite(means[best]) else None, {rate: sign * cost for rate, cost in means.items()}
         )
     return choices
-
-
-def keep_newest_equations(results: Sequence[Result]) -> list[Result]:
-    """The results without those of equations or defaults that a method had before its newest result."""
-    newest: dict[str, Result] = {}
-    for result in sorted(results, key=lambda result: str(result.provenance.get("date", ""))):
-        newest[result.trial.method] = result
-
-    def name(result: Result) -> str | None:
-        return result.trial.condition.get(EQUATIONS)
-
-    return [result for result in results if name(result) == name(newest[result.trial.method])]

@@ -7,7 +7,7 @@ from adaterm_bench.arena.claims import make_claims
 from adaterm_bench.arena.finals import Finals, choose_on, order_methods, select_finals, select_second_track
 from adaterm_bench.arena.judgement import make_judgement_tables
 from adaterm_bench.arena.measure import Measure
-from adaterm_bench.arena.protocol import CLEAN, RATES, TUNING_SEEDS, keep_newest_equations
+from adaterm_bench.arena.protocol import CLEAN, RATES, TUNING_SEEDS
 from adaterm_bench.arena.tables import list_noises, make_outcome_tables, make_rank_table, make_trap_table
 from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
@@ -16,14 +16,12 @@ from adaterm_bench.reporting.intervals import Values
 
 def make_section(title: str, text: str, results: Sequence[Result], measure: Measure, models: Sequence[str]) -> Section:
     """Tables, figures and claims of each model; the models that are named come first."""
-    everything, results = results, keep_newest_equations(results)
     found = dict.fromkeys(result.trial.condition["model"] for result in results)
     names = [*(model for model in models if model in found), *(model for model in found if model not in models)]
     tracks = {model: select_finals(results, measure, model) for model in names}
     return Section(
         title,
-        f"{text}\n\n{_describe_seeds(results, tracks.values())}{_describe_dropped(everything, results)} "
-        f"{_describe_lost(results, measure, names)}{measure.how}",
+        f"{text}\n\n{_describe_seeds(results, tracks.values())} {_describe_lost(results, measure, names)}{measure.how}",
         tables=[table for model in names for table in _make_tables(results, tracks[model], measure)],
         figures=[figure for model in names for figure in _make_figures(results, tracks[model], measure)],
         claims=[claim for model in names for claim in make_claims(tracks[model], measure)],
@@ -115,13 +113,6 @@ def _describe_seeds(results: Sequence[Result], tracks: Collection[Finals]) -> st
         "decide learning rates, and the defaults of RobustAdamW, and nothing else: final numbers are of other seeds"
     )
     return f"Final seeds: {', '.join(parts) or 'none'}. Tuning seeds, {len(tuning) or 'none'} here, {decide}.{rest}"
-
-
-def _describe_dropped(results: Sequence[Result], kept: Sequence[Result]) -> str:
-    keys = {result.trial.key for result in kept}
-    dropped = [result.trial.method for result in results if result.trial.key not in keys]
-    names = ", ".join(order_methods(dropped))
-    return f" Left out, as of older equations or defaults: {len(dropped)} results of {names}." if dropped else ""
 
 
 def _describe_lost(results: Sequence[Result], measure: Measure, models: Sequence[str]) -> str:

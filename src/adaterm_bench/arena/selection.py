@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from adaterm_bench.arena.protocol import CLEAN, EQUATIONS, TUNING_SEEDS, NotTunedError, choose_rates
+from adaterm_bench.arena.protocol import CLEAN, TUNING_SEEDS, NotTunedError, choose_rates
 from adaterm_bench.core.store import Store
-from adaterm_bench.core.trial import Trial, canonical
+from adaterm_bench.core.trial import EQUATIONS, Trial, canonical
 
 Track = Literal["clean", "noise"]
 """Whether rates are chosen on clean data and kept for all noises, or for each noise on its own."""

@@ -32,6 +32,10 @@ class Pool(Protocol):
     def capacity(self) -> int:
         """How many batches it takes at once."""
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether `close` ends batches in their midst, which then go on from their checkpoints."""
+
     def submit(self, batch: Batch) -> None:
         """Begin a batch; there is room for it."""
 
@@ -71,24 +75,33 @@ def carry_out(
     """Run every batch, `retries` times more if it fails; the pool is closed whatever happens.
 
     Where there are only so many seconds, a batch that would not end in them, going by the longest of its kind in this
-    directory, is not begun; the number of trials that are left for this reason is returned.
+    directory, is not begun; one that resumes is begun all the same, and is interrupted then.
+    The number of trials that are left for these reasons is returned.
     """
     times = Times(store.results() if isfinite(seconds) else ())
     end = time.monotonic() + seconds
-    waiting, taken = deque(batches), set[str]()
+    waiting, taken = deque(batches), dict[str, Batch]()
     fractions: dict[str, float] = {}  # of the batches that have begun
     resumed = {batch.key for batch in batches if scratch.has_checkpoint(batch.out, batch.key)}
     failed, losses = Counter[str](), Counter[str]()
     sizes = {batch.key: len(batch.trials) for batch in batches}
 
     def next_one() -> Batch | None:
-        return next((batch for batch in waiting if time.monotonic() + times.due(batch) < end), None)
+        return next((batch for batch in waiting if time.monotonic() + find_least(batch) < end), None)
+
+    def find_least(batch: Batch) -> float:
+        """The seconds that a batch needs, or it is not begun."""
+        return 0.0 if batch.resumes and pool.interrupts else times.due(batch)
+
+    def is_over() -> bool:
+        """Whether all that still runs is to be interrupted now."""
+        return time.monotonic() > end and pool.interrupts and all(batch.resumes for batch in taken.values())
 
     try:
-        while taken or next_one():
+        while (taken or next_one()) and not is_over():
             while len(taken) < pool.capacity and (begun := next_one()):
                 waiting.remove(begun)
-                taken.add(begun.key)
+                taken[begun.key] = begun
                 pool.submit(begun)
             display.running = sum(sizes[key] for key in fractions)
             display.show(sum(sizes[key] * fraction for key, fraction in fractions.items()))
@@ -100,7 +113,7 @@ def carry_out(
                         resumed.remove(batch.key)
                         display.before += sizes[batch.key] * fractions[batch.key]
                     continue
-                taken.remove(batch.key)
+                del taken[batch.key]
                 fractions.pop(batch.key, None)
                 if attempt.outcomes is not None:
                     store.add(batch.trials, attempt.outcomes, attempt.provenance)
@@ -117,7 +130,7 @@ def carry_out(
                 else:
                     store.fail(batch.trials, attempt.error, count[batch.key], attempt.provenance)
                     display.failed += len(batch.trials)
-        return sum(sizes[batch.key] for batch in waiting)
+        return sum(sizes[batch.key] for batch in (*waiting, *taken.values()))
     finally:
         display.running = 0
         display.close()

@@ -8,10 +8,12 @@ from math import inf, isfinite
 from typing import Any, ClassVar
 
 from adaterm_bench.core.section import Section
-from adaterm_bench.core.trial import Result, Trial, shorten
+from adaterm_bench.core.trial import EQUATIONS, Result, Trial, shorten
 
 Progress = Callable[[float], None]
 """Is told how much of a batch is done, from 0 to 1."""
+CHANGING: dict[str, Callable[[], str]] = {}
+"""Methods whose equations may change, and what names these as they are now: new equations are new trials."""
 
 
 def grid(default: Any, meaning: str, choices: Collection[str] = (), least: float = -inf, most: float = inf) -> Any:
@@ -50,6 +52,7 @@ class Experiment(ABC):
     takes_methods: ClassVar[bool] = True  # whether methods that users register can run in it
     former: ClassVar[Mapping[int, str]] = {}  # versions whose results are still shown, and what was different in them
     digits: ClassVar[Mapping[str, int]] = {}  # significant ones that are stored of curves, by the outcome's name
+    resumes: ClassVar[bool] = False  # whether it writes checkpoints, so that a batch goes on where it was interrupted
     on_gpu: ClassVar[bool] = True  # whether a GPU is of any use; else it runs on the CPU, whatever the device
 
     seeds: int = grid(1, "number of seeds", least=1)
@@ -85,8 +88,9 @@ class Experiment(ABC):
 
     def trials(self, methods: Sequence[str], seeds: Sequence[int] | None = None) -> list[Trial]:
         """The whole grid, for some methods and seeds."""
+        marks = {method: {EQUATIONS: CHANGING[method]()} if method in CHANGING else {} for method in methods}
         return [
-            Trial(self.name, self.version, self.decisive(), condition, method, seed)
+            Trial(self.name, self.version, self.decisive(), {**condition, **marks[method]}, method, seed)
             for method in methods
             for condition in self.conditions()
             for seed in (range(self.seeds) if seeds is None else seeds)

@@ -8,6 +8,9 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
+EQUATIONS = "equations"
+"""Of a condition: which equations and defaults a method had whose equations may change."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -47,6 +50,18 @@ class Result:
     trial: Trial
     outcome: dict[str, Any]
     provenance: dict[str, Any]  # versions, device, commit, command, date, seconds
+
+
+def keep_newest_equations(results: Sequence[Result]) -> list[Result]:
+    """The results without those of equations or defaults that a method had before its newest result."""
+    newest: dict[str, Result] = {}
+    for result in sorted(results, key=lambda result: str(result.provenance.get("date", ""))):
+        newest[result.trial.method] = result
+
+    def name(result: Result) -> str | None:
+        return result.trial.condition.get(EQUATIONS)
+
+    return [result for result in results if name(result) == name(newest[result.trial.method])]
 
 
 def canonical(value: Any) -> str:

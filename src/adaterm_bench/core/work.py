@@ -27,6 +27,7 @@ class Batch:
     origin: dict[str, str]  # the commit and the command
     plugins: tuple[str, ...] = ()  # files and modules that register methods
     out: str = ""  # the results directory, if it is to be seen from where the batch runs
+    resumes: bool = False  # whether it may be interrupted when the time is up, and goes on from there
 
     @cached_property
     def key(self) -> str:
@@ -60,16 +61,19 @@ class Order:
         """All of them, done or not."""
         return self.experiment.trials(self.methods, self.seeds)
 
-    def batches(self, done: Collection[str], origin: dict[str, str], out: str = "") -> list[Batch]:
-        """What is left to run."""
+    def batches(
+        self, done: Collection[str], origin: dict[str, str], out: str = "", interrupt: bool = False
+    ) -> list[Batch]:
+        """What is left to run; with `interrupt`, what writes checkpoints may be interrupted."""
         groups: dict[Any, dict[str, Trial]] = {}
         for trial in self.trials:
             if trial.key not in done:
                 together = trial.method, self.experiment.together(trial)
                 groups.setdefault(together, {})[trial.key] = trial
-        settings = self._list_settings()
+        name, settings = self.experiment.name, self._list_settings()
+        resumes = interrupt and bool(out) and self.experiment.resumes
         return [
-            Batch(self.source, self.experiment.name, settings, list(trials.values()), origin, self.plugins, out)
+            Batch(self.source, name, settings, list(trials.values()), origin, self.plugins, out, resumes)
             for trials in groups.values()
         ]
 

@@ -12,6 +12,10 @@ after each episode, from batches out of a small replay. Where the paper is silen
   edge of the range that eps allows, nothing more can be gained. A replay holds actions of policies long gone, and the
   penalty draws the new one back to them. If `anchored` the ratio is taken against the policy at the episode's end, and
   old steps only tell what is good, with V-trace's weight (the decoupled objective of Hilton et al., 2022).
+- How large eps should be depends on how far ratios are from 1 at all, which depends on what they are taken against. The
+  relative ratio less 1, (rho - 1) / (rho + 1), is symmetric and between -1 and 1, so that its size is easy to estimate,
+  and PPO-RPE's abstract says that eps is adapted to it. How, we do not know. If `adaptive`, ours is half of the largest
+  size lately seen. A typical size in its place, a root mean square, falls with eps, which holds it down, to nothing.
 - Actions are clipped to -1 and 1 for the environment alone; the policy's density is that of the action before. Nothing
   holds such a policy's scale: it can grow far beyond that range, or shrink until an update moves the location by many
   scales. If `bounded`, it stays between 0.05 and 1. `entropy` rewards its logarithm, so that exploration ends later.
@@ -20,8 +24,9 @@ Every tensor has a leading dimension of seeds (those of hidden layers: the polic
 has its own optimizer, generator, replay and environment.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import log, pi, sqrt
 from typing import Any
@@ -34,6 +39,7 @@ from torch.nn import functional
 
 Array = NDArray[np.float32]
 MakeOptimizer = Callable[[list[Tensor], float], torch.optim.Optimizer]  # of tensors and a learning rate
+LEAST_EPSILON = 0.1  # of an adaptive one
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,15 @@ class Choices:
     entropy: float = 0.0  # reward for the logarithms of scales, in units of the advantages
     decay: bool = False  # the learning rate falls linearly to nothing at the last episode
     normalise: bool = False  # observations, by their running mean and standard deviation
+    adaptive: float = 0.0  # how fast the largest relative ratio is forgotten, of which eps is half; 0: eps is fixed
 
     def __post_init__(self) -> None:
         if (self.anchored or self.entropy) and not self.trace:
             raise ValueError("`anchored` and `entropy` go with V-trace's weights and units: `trace` must be above 0")
+
+    def describe(self) -> dict[str, Any]:
+        """All of it as plain data, as trials are told apart by it; what came later is left out where it is not used."""
+        return {name: value for name, value in asdict(self).items() if name != "adaptive" or value}
 
 
 # --- the policy: a multivariate Student's t-distribution with one chi-square for all dimensions
@@ -135,12 +146,13 @@ class Replay:
             "last": np.zeros((seeds, size), np.float32),  # 1 at the end of an episode, by a time limit too
         }
 
-    def add(self, seed: int, **step: Any) -> None:
-        """Keep a step in place of the oldest."""
-        place = self.count[seed] % self.size
-        for name, value in step.items():
-            self.fields[name][seed, place] = value
-        self.count[seed] += 1
+    def add(self, seed: int, **steps: Any) -> None:
+        """Keep steps in place of the oldest."""
+        count = len(steps["reward"])
+        places = (self.count[seed] + np.arange(count))[-self.size :] % self.size
+        for name, values in steps.items():
+            self.fields[name][seed, places] = np.asarray(values)[-self.size :]
+        self.count[seed] += count
 
     def filled(self) -> dict[str, Array]:
         """The part that is in use."""
@@ -176,7 +188,7 @@ def sum_back(surprise: Array, carried: Array) -> Array:
     return sums
 
 
-def surrogate(ratio: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
+def surrogate(ratio: Tensor, advantage: Tensor, epsilon: float | Tensor) -> Tensor:
     """What the policy maximises: the advantage at the ratio of densities, less the penalty on leaving 1."""
     limit = 4.0 * advantage.abs() / (epsilon * (2.0 - advantage.sign() * epsilon))
     return ratio * advantage - limit / 4.0 * (ratio - 1.0).square() / (ratio + 1.0)
@@ -206,6 +218,7 @@ class Learner:
         self.replay = Replay(len(seeds), choices.replay, observation, self.dimension)
         self.generators = [np.random.default_rng([seed, 11]) for seed in seeds]
         self.moments = np.zeros((3, len(seeds), observation))  # count, mean and sum of squares of the observations
+        self.reach = torch.full((len(seeds),), 2.0 * choices.epsilon)  # the largest relative ratio less 1 lately seen
 
     def _policy_params(self) -> list[Tensor]:
         return [*(layer[: len(self.seeds)] for layer in self.hidden), *self.policy_head]
@@ -278,7 +291,7 @@ class Learner:
         density = log_density(batch["action"], location, scale, dof)
         anchor, weight = (batch["anchor"], batch["trust"]) if self.choices.anchored else (batch["log_density"], 1.0)
         ratio = (density - anchor).clamp(-10.0, 10.0).exp()
-        gain = weight * surrogate(ratio, advantage, self.choices.epsilon)
+        gain = weight * surrogate(ratio, advantage, self.choose_epsilon(ratio.detach()))
         loss = functional.smooth_l1_loss(value, target, reduction="none") - gain
         if self.choices.entropy:
             loss = loss - self.choices.entropy * scale.log().sum(-1)
@@ -290,6 +303,14 @@ class Learner:
         if not self.choices.trace:
             with torch.no_grad():
                 torch._foreach_lerp_(self.slow, self.value_params(), self.choices.follow)
+
+    def choose_epsilon(self, ratio: Tensor) -> float | Tensor:
+        """How far relative ratios may go from 1: a fixed size, or for each seed theirs, which this batch changes."""
+        if not self.choices.adaptive:
+            return self.choices.epsilon
+        largest = ((ratio - 1.0) / (ratio + 1.0)).abs().amax(1)
+        torch.maximum(self.reach * (1.0 - self.choices.adaptive), largest, out=self.reach)
+        return (0.5 * self.reach).clamp_min(LEAST_EPSILON)[:, None]
 
     @torch.no_grad()
     def trace_targets(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -340,6 +361,7 @@ class Learner:
             "replay": {name: torch.from_numpy(each) for name, each in self.replay.fields.items()},
             "count": torch.from_numpy(self.replay.count),
             "moments": torch.from_numpy(self.moments),
+            "reach": self.reach,
             "generators": [generator.bit_generator.state for generator in self.generators],
         }
 
@@ -354,6 +376,7 @@ class Learner:
             each[...] = state["replay"][name].numpy()
         self.replay.count[...] = state["count"].numpy()
         self.moments[...] = state["moments"].numpy()
+        self.reach.copy_(state.get("reach", self.reach))
         for generator, saved in zip(self.generators, state["generators"], strict=True):
             generator.bit_generator.state = saved
 
@@ -372,33 +395,37 @@ def run_episode(
         [environment.reset(seed=seed)[0] for environment, seed in zip(environments, resets, strict=True)]
     ).astype(np.float32)
     returns, running = np.zeros(len(environments)), list(range(len(environments)))
+    episodes: list[dict[str, list[Any]]] = [defaultdict(list) for _ in environments]
     while running:
         location, scale, dof = learner.act(states)
         actions = location.copy()
-        if explore:
-            for place in running:  # an ended episode draws no more, or its seed would depend on its neighbours
-                distribution = location[place], scale[place], float(dof[place, 0])
-                actions[place] = draw_action(*distribution, learner.generators[place])
-            densities = _compute_densities(actions, location, scale, dof)
         for place in list(running):
+            if explore:  # an ended episode draws no more, or its seed would depend on its neighbours
+                distribution = location[place], scale[place], dof[place]
+                actions[place] = draw_action(*distribution[:2], float(distribution[2][0]), learner.generators[place])
             action = np.clip(np.nan_to_num(actions[place]), -1.0, 1.0)
             after, reward, terminated, truncated, _ = environments[place].step(action)
             returns[place] += reward if np.isfinite(actions[place]).all() else np.nan
             if explore:
-                learner.seen(place, states[place])
-                learner.replay.add(
-                    place,
-                    state=states[place],
-                    next=after,
-                    action=actions[place],
-                    log_density=densities[place],
-                    reward=reward,
-                    goes_on=not terminated,
-                    last=terminated or truncated,
-                )
+                if learner.choices.normalise:
+                    learner.seen(place, states[place])
+                step = {
+                    "state": states[place].copy(),
+                    "next": np.array(after),
+                    "action": actions[place],
+                    "reward": reward,
+                }
+                step |= {"goes_on": not terminated, "last": terminated or truncated, "distribution": distribution}
+                for name, value in step.items():
+                    episodes[place][name].append(value)
             states[place] = after
             if terminated or truncated:
                 running.remove(place)
+    for place, steps in enumerate(episodes):
+        if explore:
+            columns = [np.array(column) for column in zip(*steps.pop("distribution"), strict=True)]
+            densities = _compute_densities(np.array(steps["action"]), *columns)
+            learner.replay.add(place, log_density=densities, **steps)
     return returns
 
 

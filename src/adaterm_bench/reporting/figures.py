@@ -72,6 +72,30 @@ def draw_curves(
     return figure
 
 
+def draw_each_seed(steps: ArrayLike, values: Mapping[str, ArrayLike], ylabel: str, *, xlabel: str = "step") -> "Figure":
+    """A panel for each method, with a thin line for each row of (seeds × steps) and a thick one for their median."""
+    from matplotlib.figure import Figure
+
+    along = np.asarray(steps, dtype=np.float64)
+    columns = min(3, max(1, len(values)))
+    rows = max(1, -(-len(values) // columns))
+    with use_style():
+        figure = Figure(figsize=(WIDTH, 0.4 + 1.9 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for axes in grid.flat[len(values) :]:
+            axes.set_visible(False)
+        for axes, (method, runs) in zip(grid.flat, values.items(), strict=False):
+            lines, colour = np.atleast_2d(np.asarray(runs, dtype=np.float64)), choose_look(method).colour
+            axes.plot(along, lines.T, color=colour, linewidth=0.7, alpha=0.6)
+            axes.plot(along, np.median(lines, 0), color=colour)
+            axes.set_title(method)
+        for axes in grid[-1]:
+            axes.set_xlabel(xlabel)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(ylabel)
+    return figure
+
+
 def draw_bars(values: Mapping[str, ArrayLike], xlabel: str, *, start: float | None = 0.0) -> "Figure":
     """Mean, standard deviation and single runs of each method; without a start there are points and no bars."""
     with use_style():
@@ -134,13 +158,14 @@ def draw_paths(
     limits: tuple[float, float, float, float],
     optimum: tuple[float, float] | None = None,
     log: bool = True,
+    columns: int = 3,
 ) -> "Figure":
     """The path (steps × 2) of each method over a surface's contours, blue at its start and orange at its end."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-    columns = min(3, max(1, len(paths)))
+    columns = min(columns, max(1, len(paths)))
     rows = max(1, -(-len(paths) // columns))
     left, right, bottom, top = limits
     x, y = np.meshgrid(np.linspace(left, right, 80), np.linspace(bottom, top, 80))

@@ -1,5 +1,6 @@
 """What the experiments show of the results in a directory."""
 
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -8,7 +9,7 @@ from adaterm_bench.core.flags import restore_experiment
 from adaterm_bench.core.registry import is_built_in, load, rank
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.store import Store
-from adaterm_bench.core.trial import Result, canonical
+from adaterm_bench.core.trial import Result, canonical, keep_newest_equations
 
 SMOKE = (
     "These are runs of the preset `smoke`: few seeds, short and small. They show that everything runs, and prove "
@@ -49,7 +50,8 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
             complaints.append(f"{title}: {len(others)} results of other versions are not shown")
         tested: dict[str, int] = {}  # the seeds of each claim
         for version in versions:
-            shown = [result for result in planned if result.trial.version == version]
+            present = [result for result in planned if result.trial.version == version]
+            shown = keep_newest_equations(present)
             if not shown:
                 continue
             try:
@@ -59,6 +61,7 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
                 continue
             section = _mark_version(section, experiment, version, widest["label"], tested)
             changes = _describe_changes(experiment) + partly if version == experiment.version else ""
+            changes += describe_dropped(present, shown)
             for claim in section.claims:
                 tested[claim.text] = max(claim.seeds, tested.get(claim.text, 0))
             warning = SMOKE if widest["label"].split(",")[0] == "smoke" else ""
@@ -83,6 +86,14 @@ def _mark_version(
         text=f"Results of a former version of this experiment: {experiment.former[version]}\n\n{section.text}",
         claims=[claim for claim in section.claims if tested.get(claim.text, -1) < claim.seeds],
     )
+
+
+def describe_dropped(present: Sequence[Result], shown: Sequence[Result]) -> str:
+    """A sentence on results of equations or defaults that a method no longer has; nothing if there are none."""
+    keys = {result.trial.key for result in shown}
+    dropped = [result.trial.method for result in present if result.trial.key not in keys]
+    names = ", ".join(dict.fromkeys(dropped))
+    return f" Left out, as of older equations or defaults: {len(dropped)} results of {names}." if dropped else ""
 
 
 def _describe_changes(experiment: Experiment) -> str:

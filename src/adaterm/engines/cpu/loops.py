@@ -107,7 +107,7 @@ _EQUATIONS = bind(
         "count_above": _count_above,
         "sort": njit(lambda window: np.sort(window)),
         "quantile": _quantile,
-        "least_of_newest": njit(lambda window, count: np.float64(np.min(window[:count]))),
+        "count_newest_above": njit(lambda window, bound: np.argmax(window <= bound)),
         "__name__": __name__,
     },
     _compile_equation,

@@ -81,8 +81,8 @@ def quantile(ordered, share):
 
 
 @triton.jit
-def least_of_newest(window, count):
-    return tl.min(tl.where(tl.arange(0, window.shape[0]) < count, window, inf)).to(tl.float64)
+def count_newest_above(window, bound):
+    return tl.min(tl.where(window > bound, window.shape[0], tl.arange(0, window.shape[0])))
 
 
 @triton.jit
@@ -95,7 +95,8 @@ def sqrt(value):
 
 def _compile_equations() -> Any:
     """The equations as functions that a kernel can call; an option that is a bool is decided when it is compiled."""
-    replaced = (where, log, exp, square, power, at_least, sqrt, add_up, count_above, sort, quantile, least_of_newest)
+    scalars = (where, log, exp, square, power, at_least, sqrt)
+    replaced = (*scalars, add_up, count_above, count_newest_above, sort, quantile)
     primitives = {function.fn.__name__: function for function in replaced}
     names = ("inf", "nan", "TINY", "LARGEST_DOF_WEIGHT", "ENOUGH", "LEAST_SPREAD", "NEARLY", "BELOW", "ROW")
     constants = {name: tl.constexpr(getattr(equations, name)) for name in names}

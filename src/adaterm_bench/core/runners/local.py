@@ -37,6 +37,7 @@ class Inline:
     """Runs a batch when it is waited for, in this process, where a debugger sees it."""
 
     capacity = 1
+    interrupts = False
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -57,6 +58,8 @@ class Inline:
 
 class Processes:
     """Worker processes; one that dies, or had a batch fail, is replaced by a fresh one."""
+
+    interrupts = True
 
     def __init__(self, workers: int, devices: Sequence[str]) -> None:
         self.capacity = workers

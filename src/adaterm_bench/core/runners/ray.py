@@ -48,6 +48,8 @@ class Ray:
         self._board = self._ray.remote(num_cpus=0)(_Board).options(scheduling_strategy=here).remote()
         self._read = time.monotonic()
 
+    interrupts = False  # there are no checkpoints on a cluster
+
     @property
     def capacity(self) -> int:
         """As many batches as the cluster can run now, and a few more."""

@@ -26,7 +26,7 @@ from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, find_publ
 from adaterm_bench.reporting.statistics import bootstrap_interval, mean, mean_std, paired_difference
 from adaterm_bench.reporting.text import format_number
 
-SHOWN = ("Adam", "AdamW (clipped)", "t-Adam", "At-Adam", OURS, "Large init")
+SHOWN = ("Adam", "AdamW (clipped)", "t-Adam", "At-Adam", OURS, "Large init", "RobustAdamW")
 EPOCHS = 100  # the paper's
 COLUMNS = {"0 %": "classification_0", "10 %": "classification_10"}
 NAMES = {"0 %": "right labels", "10 %": "10 % wrong labels", "human": "the labels of CIFAR-100N, 40 % of them wrong"}
@@ -52,7 +52,9 @@ def section(results: list[Result]) -> Section:
             }
         ),
         figures=[
-            figure for labels in present for figure in (_draw_curves(results, labels), _draw_spread(results, labels))
+            figure
+            for labels in present
+            for figure in (_draw_curves(results, labels), _draw_losses(results, labels), _draw_spread(results, labels))
         ],
         claims=correct_families(claim for labels in present for claim in _make_claims(results, labels)),
     )
@@ -106,6 +108,17 @@ def _draw_curves(results: list[Result], labels: str) -> Figure:
         f"Learning curves, {NAMES[labels]}",
         lambda: figures.draw_curves(epochs, values, "test accuracy, %", xlabel="epoch", log=False, better="higher"),
         f"{figures.CURVES} Of some methods only, so that lines can be told apart.",
+    )
+
+
+def _draw_losses(results: list[Result], labels: str) -> Figure:
+    groups = {method: runs for method, runs in group_by_method(results, labels=labels).items() if method in SHOWN}
+    values = {method: np.array([result.outcome["losses"] for result in runs]) for method, runs in groups.items()}
+    epochs = range(1, results[0].trial.settings["epochs"] + 1)
+    return Figure(
+        f"Training loss, {NAMES[labels]}",
+        lambda: figures.draw_curves(list(epochs), values, "cross-entropy", xlabel="epoch", log=False),
+        f"With smoothed labels, over each epoch. {figures.CURVES} Of some methods only.",
     )
 
 

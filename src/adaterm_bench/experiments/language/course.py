@@ -28,17 +28,20 @@ NOISES = {
     "targets 20 %": Noise("targets", 0.2),
     "targets 30 %": Noise("targets", 0.3),
     "targets 40 %": Noise("targets", 0.4),
+    "bursts 10 %": Noise("bursts", 0.1),
     "tensor 2 %": Noise("tensor", 0.02),
     "spike 1 %": Noise("spike", 0.01),
     "garbage 2 %": Noise("garbage", 0.02),
     "overflow 1 %": Noise("overflow", 0.01),
     "trap": Noise("trap", 0.3),
 }
-"""tokens: the whole batch is random; targets: those of a batch are permuted over all its positions; tensor: the
-gradient of one tensor, another one each time, is multiplied; spike: all gradients are multiplied; garbage: all
-gradients are noise of variance 1; overflow: in the gradient of every tensor the elements beyond half of its largest one
-become infinite, as in float16 with too large a scale of the loss; trap: a second task takes turns with the first, the
-same text with tokens renamed, and its loss is multiplied: none of its batches is bad."""
+"""tokens: the whole batch is random; targets: those of a batch are permuted over all its positions; bursts: the
+same, in many batches in a row; tensor: the gradient of one tensor, another one each time, is multiplied; spike: all
+gradients are multiplied; garbage: all gradients are noise of variance 1; overflow: in the gradient of every tensor the
+elements beyond half of its largest one become infinite, as in float16 with too large a scale of the loss; trap: a
+second task takes turns with the first, the same text with tokens renamed, and its loss is multiplied: none of its
+batches is bad."""
+BURST = 20  # batches in a row
 FACTOR = 1000.0
 SECOND = 10.0
 """By which the loss of a trap's second task is multiplied."""
@@ -90,10 +93,12 @@ def choose_steps(noise: Noise, steps: int, seed: int) -> Tensor:
 
     Of the same kind, a smaller share strikes at some of the steps of a larger one.
     """
-    struck = torch.zeros(steps, dtype=torch.bool)
-    chosen = torch.randperm(steps, generator=_make_generator("steps", noise.kind, seed))
-    struck[chosen[: max(round(noise.share * steps), noise.share > 0.0)]] = True
-    return struck
+    length = BURST if noise.kind == "bursts" else 1
+    rows = -(-steps // length)
+    struck = torch.zeros(rows, dtype=torch.bool)
+    chosen = torch.randperm(rows, generator=_make_generator("steps", noise.kind, seed))
+    struck[chosen[: max(round(noise.share * rows), noise.share > 0.0)]] = True
+    return struck.repeat_interleave(length)[:steps]
 
 
 def draw_windows(tokens: Tensor, count: int, batch: int, context: int, generator: torch.Generator) -> Tensor:
@@ -129,7 +134,7 @@ def draw_course(
     elif kind == "trap":
         windows[places.to(device)] = rename_tokens(windows[places.to(device)], vocabulary)
     course = Course(windows[..., :-1], windows[..., 1:], struck.to(device))
-    if kind == "targets":
+    if kind in ("targets", "bursts"):
         return course._replace(targets=_permute_targets(course.targets, places, generator))
     if kind == "tensor":
         factors = torch.ones(steps, len(sizes))

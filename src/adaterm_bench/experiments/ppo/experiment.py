@@ -32,8 +32,9 @@ class Ppo(Experiment):
     title: ClassVar[str] = "Stable-Baselines3's PPO"
     version: ClassVar[int] = 1
     digits: ClassVar[dict[str, int]] = {"episodes": 5}
-    methods: ClassVar[tuple[str, ...]] = ("Adam", "AdaTerm", "AdaTerm (gradient init)")
+    methods: ClassVar[tuple[str, ...]] = ("Adam", "AdaTerm", "AdaTerm (gradient init)", "RobustAdamW")
     on_gpu: ClassVar[bool] = False
+    resumes: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 1, "tasks": ("Hopper (MuJoCo)",), "steps": 512, "rollout": 256, "test_episodes": 1},
         "quick": {"seeds": 1, "tasks": ("Hopper (MuJoCo)",), "steps": 20_480, "test_episodes": 5},

@@ -51,6 +51,7 @@ class Prediction(Experiment):
     }
     digits: ClassVar[dict[str, int]] = {"losses": 4, "mses": 5}
     methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
+    resumes: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {
             "seeds": 2,

@@ -2,7 +2,7 @@
 
 import io
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.datasets import environments
 from adaterm_bench.datasets.environments import TASKS
-from adaterm_bench.methods import PAPER_METHODS, make_optimizer
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS, make_optimizer
 from adaterm_bench.models.actor_critic import Choices, Learner, run_episode
 
 VARIANTS = {
@@ -22,6 +22,8 @@ VARIANTS = {
     "traced": Choices(lr=3e-4, trace=0.95, epsilon=0.05),  # this and the next: steps between the two
     "anchored": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True),
     "tuned": Choices(lr=3e-4, trace=0.95, epsilon=0.05, anchored=True, bounded=True, entropy=0.01, decay=True),
+    "adaptive": Choices(adaptive=1e-3),  # this and the next: at the paper's learning rate
+    "adaptive-tuned": Choices(trace=0.95, adaptive=1e-3, anchored=True, bounded=True, entropy=0.01, decay=True),
 }
 EVERY = 60.0  # seconds between checkpoints
 LOOK, FINAL = 10_000_000, 20_000_000  # numbers of test episodes, beyond those of training
@@ -34,8 +36,9 @@ class Reinforcement(Experiment):
     name: ClassVar[str] = "rl"
     title: ClassVar[str] = "Reinforcement learning"
     version: ClassVar[int] = 1
-    methods: ClassVar[tuple[str, ...]] = tuple(PAPER_METHODS)
+    methods: ClassVar[tuple[str, ...]] = (*PAPER_METHODS, *OUR_METHODS)
     on_gpu: ClassVar[bool] = False
+    resumes: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {"seeds": 2, "tasks": ("Swing",), "episodes": 3, "test_episodes": 2, "batches": 4, "hidden": (8, 8)},
         "quick": {"seeds": 2, "tasks": ("Hopper (MuJoCo)",), "episodes": 60, "checks": 6, "test_episodes": 5},
@@ -56,7 +59,7 @@ class Reinforcement(Experiment):
     def conditions(self) -> list[dict[str, Any]]:
         """A task, and a variant of the algorithm."""
         return [
-            {"task": task, "variant": variant, "choices": asdict(_adapt_choices(VARIANTS[variant], self, task))}
+            {"task": task, "variant": variant, "choices": _adapt_choices(VARIANTS[variant], self, task).describe()}
             for task in self.tasks
             for variant in self.variants
         ]

@@ -21,7 +21,7 @@ from adaterm_bench.reporting.comparison import (
     group_by_method,
     list_by_seed,
 )
-from adaterm_bench.reporting.intervals import Bootstrap
+from adaterm_bench.reporting.intervals import Bootstrap, too_few
 from adaterm_bench.reporting.orders import ANT, FAILURE, claim_orders
 from adaterm_bench.reporting.published import AS_PUBLISHED, describe_evidence, find_published
 from adaterm_bench.reporting.statistics import mean, mean_std, ratio_interval
@@ -53,6 +53,7 @@ def section(results: list[Result]) -> Section:
             for case in cases
             for figure in (
                 _draw_tests(f"{_name_case(case)}: tests while it learns", _select_results(results, case)),
+                *_draw_seeds(results, case),
                 _draw_curves(results, case),
             )
         ]
@@ -92,7 +93,7 @@ def _make_table(results: list[Result], case: Case) -> Table:
                 format_number(best.mean),
             ]
         )
-    theirs = "the paper's" if case[1] == "specified" else "the paper's, not tuned"
+    theirs = "the paper's" if case[1] in ("specified", "adaptive") else "the paper's, not tuned"
     columns = ["method", "seeds", "ours", theirs, "interquartile mean", "at first", "at last", "best test"]
     width = _choose_width(results[0])
     note = (
@@ -212,6 +213,22 @@ def _draw_tests(title: str, runs: dict[str, list[Result]]) -> Figure:
         lambda: figures.draw_curves(checked, values, "return", xlabel="episode", log=False, better="higher"),
         f"Without exploration. {figures.CURVES}",
     )
+
+
+def _draw_seeds(results: list[Result], case: Case) -> list[Figure]:
+    """Every seed on its own, where the other figures have bands: returns come in humps."""
+    runs = _select_results(results, case)
+    if all(too_few(len(group), 0.95) for group in runs.values()):
+        return []
+    values = {method: [result.outcome["checks"] for result in group] for method, group in runs.items()}
+    checked = next(iter(runs.values()))[0].outcome["checked"]
+    return [
+        Figure(
+            f"{_name_case(case)}: every seed",
+            lambda: figures.draw_each_seed(checked, values, "return", xlabel="episode"),
+            "Tests while it learns, without exploration. Thin: seeds; thick: their median.",
+        )
+    ]
 
 
 def _draw_curves(results: list[Result], case: Case) -> Figure:

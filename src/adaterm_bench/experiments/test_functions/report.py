@@ -28,7 +28,7 @@ from adaterm_bench.reporting.text import format_number
 
 FUNCTIONS = ("Rosenbrock", "McCormick", "Michalewicz")
 MAIN = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam", "At-Adam (as published)", "AdaTerm")
-ON_PATHS = ("Adam", "At-Adam (as published)", "AdaTerm")
+ON_PATHS = ("Adam", "At-Adam (as published)", "AdaTerm", "AdaBelief")  # in the order of the paper's figures
 SURFACES: dict[
     str, tuple[Callable[[Values, Values], Values], tuple[float, float], tuple[float, float, float, float]]
 ] = {
@@ -94,7 +94,7 @@ def _find_paths(results: list[Result], name: str) -> dict[str, Result]:
     return {
         result.trial.method: result
         for result in results
-        if result.trial.condition == {"function": name, "noise": 0.0} and "path" in result.outcome
+        if {"function": name, "noise": 0.0}.items() <= result.trial.condition.items() and "path" in result.outcome
     }
 
 
@@ -174,7 +174,9 @@ def _draw_paths(name: str, results: list[Result]) -> list[Figure]:
     return [
         Figure(
             f"Paths on {name}",
-            lambda: figures.draw_paths(paths, surface, limits=limits, optimum=optimum, log=name == "Rosenbrock"),
+            lambda: figures.draw_paths(
+                paths, surface, limits=limits, optimum=optimum, log=name == "Rosenbrock", columns=len(ON_PATHS)
+            ),
             caption,
         )
     ]
