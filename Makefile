@@ -2,16 +2,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test test-all lint types conformance frameworks clean
+.PHONY: demo docs test test-all lint types conformance frameworks clean
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
+
+docs: .venv/docs
+	$(BIN)/python docs/make_site.py
 
 test: lint types
 	$(BIN)/python -m pytest
 
 test-all: lint types
-	$(INSTALL) ".[dev,frameworks,rl]"
+	$(INSTALL) ".[dev,docs,frameworks,rl]"
 	$(BIN)/python -m pytest --all
 
 lint: .venv/dev
@@ -33,10 +36,15 @@ frameworks: .venv/dev
 	$(INSTALL) ".[demo,cpu]"
 	touch $@
 
+.venv/docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) ".[docs]"
+	touch $@
+
 .venv/dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) ".[dev]"
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build site .mypy_cache .pytest_cache .ruff_cache

@@ -1,5 +1,7 @@
 """What the README and its pages show works as it stands there."""
 
+import doctest
+import importlib
 import json
 import re
 import runpy
@@ -7,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import adaterm
 from adaterm_bench.arena.protocol import is_tuning
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import keep_newest_equations
@@ -15,15 +20,29 @@ from adaterm_bench.methods import PAPER_METHODS
 ROOT = Path(__file__).parents[1]
 
 
-def run_page(page):
-    """Every Python block of a page, in order, as one program; what it prints."""
+def run_page(page, given=""):
+    """Every Python block of a page, in order, as one program, after what it takes as given; what it prints."""
     blocks = (ROOT / page).read_text().split("```python\n")[1:]
-    program = "\n".join(block.split("```")[0] for block in blocks)
+    program = "\n".join([given, *(block.split("```")[0] for block in blocks)])
     return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
 
 
 def load(record):
     return json.loads((ROOT / "results" / record).read_text())
+
+
+def assert_numbers(page, shown):
+    """What stands between a page's marks of these names is what was measured."""
+    text = " ".join((ROOT / page).read_text().split())
+    for name, numbers in shown.items():
+        there = re.findall(f"<!-- {re.escape(name)} -->(.*?)<!-- -->", text)
+        assert there, f"{page} has no <!-- {name} -->"
+        assert set(there) == {numbers}, f"{page}: {name}"
+
+
+def list_marks(page):
+    """The names of a page's marks."""
+    return {*re.findall(r"<!-- (?!-->)(.*?) -->", " ".join((ROOT / page).read_text().split()))}
 
 
 def test_the_demo_runs_and_records_where_its_numbers_come_from(tmp_path):
@@ -44,14 +63,15 @@ def test_the_demo_has_the_learning_rates_that_were_chosen():
     assert all(min(demo["GRID"]) < lr < max(demo["GRID"]) for lr in chosen.values())
 
 
-def test_the_readme_has_the_demos_numbers():
+def test_the_first_pages_have_the_demos_numbers():
     record = load("demo/demo.json")
-    readme = " ".join((ROOT / "README.md").read_text().split())
     assert (record["settings"]["seeds"], record["settings"]["share of bad batches"]) == (3, 0.2)
+    shown = {}
     for name in ("AdamW, clipped at 1", "AdaTerm", "RobustAdamW"):
         dirty, clean = (record["table"][name][f"loss, {kind}"] for kind in ("bad batches", "none bad"))
-        assert f"<!-- lost.{name} -->{dirty - clean:.2f}<!-- -->" in readme
-        assert f"<!-- clean.{name} -->{clean:.3f}<!-- -->" in readme
+        shown |= {f"lost.{name}": f"{dirty - clean:.2f}", f"clean.{name}": f"{clean:.3f}"}
+    assert_numbers("docs/index.md", shown)
+    assert_numbers("README.md", {name: number for name, number in shown.items() if name.startswith("lost.")})
 
 
 def format_row(row):
@@ -165,36 +185,146 @@ def test_the_tutorial_on_bad_data_has_what_was_found():
             assert f"<!-- {prefix}loss.{short} -->{counts['mean loss']}<!-- -->" in page
 
 
-def test_the_readme_code_runs():
-    assert "trust" in run_page("README.md")
+def test_the_readmes_code_runs():
+    """With a model, batches of which every tenth is wrong, and a loss."""
+    given = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+inputs = [torch.randn(16, 8) for _ in range(200)]
+batches = [(each, each.sum(1, keepdim=True) * (100.0 if n % 10 == 9 else 1.0)) for n, each in enumerate(inputs)]
+loss = torch.nn.functional.mse_loss
+"""
+    assert "tensors that stood out" in run_page("README.md", given)
 
 
-def test_the_readme_has_the_measured_numbers():
-    record = json.loads((ROOT / "results/slow_start/slow_start.json").read_text())
+@pytest.mark.parametrize("page", ["index", "adaterm", "from_adam"])
+def test_the_code_of_a_page_runs(page):
+    assert {"index": "trust", "adaterm": "trust", "from_adam": "0.9"}[page] in run_page(f"docs/{page}.md")
+
+
+@pytest.mark.parametrize("module", ["adaterm.optimizers", "adaterm.monitor.monitor"])
+def test_the_examples_of_the_reference_run(module):
+    """And every optimizer has one."""
+    imported = importlib.import_module(module)
+    assert doctest.testmod(imported).failed == 0
+    for name in adaterm.__all__:
+        described = getattr(adaterm, name)
+        if described.__module__ == module:
+            assert ">>> " in described.__doc__, name
+
+
+def read_slow_start():
+    record = load("slow_start/slow_start.json")
     trusted, adapted = (value for key, value in record.items() if key.startswith("steps until"))
-    shown = {
-        "slow_start": " / ".join(map(str, trusted["eps"].values())),
-        **{f"dof_{dof}": str(step) for dof, step in adapted.items()},
-    }
-    ratios = json.loads((ROOT / "results/step_time/cuda.json").read_text())["ratios"]
+    steps = " / ".join(map(str, trusted["eps"].values()))
+    return {"slow_start": steps, **{f"dof_{dof}": str(step) for dof, step in adapted.items()}}
+
+
+def test_adaterms_page_has_the_measured_numbers():
+    assert_numbers("docs/adaterm.md", read_slow_start())
+
+
+def test_the_page_of_step_times_has_the_measured_numbers():
+    shown, ratios = {}, load("step_time/cuda.json")["ratios"]
     for kind, shapes in {
         "graph": ("resnet18", "gpt2", "one", "gpt2, bf16"),
         "eager": ("resnet18", "gpt2", "one"),
     }.items():
         for shape in shapes:
             shown[f"{kind}.{shape}"] = f"{ratios[shape]['AdaTerm(fused=True)'][kind]:.2f}"
-    on_cpu = json.loads((ROOT / "results/step_time/cpu.json").read_text())
+    on_cpu = load("step_time/cpu.json")
     shown["first"] = f"{on_cpu['first step, seconds']['compiled']:.1f}"
-    ratios = on_cpu["ratios"]
     for shape in ("mlp", "resnet18"):
-        shown[f"cpu.{shape}"] = f"{ratios[shape]['AdaTerm(fused=True)']['eager']:.2f}"
-        shown[f"cpu.plain.{shape}"] = f"{ratios[shape]['AdaTerm(foreach=False)']['eager']:.0f}"
-    readme = (ROOT / "README.md").read_text()
-    for name, numbers in shown.items():
-        assert f"<!-- {name} -->{numbers}<!-- -->" in readme
+        ratios = on_cpu["ratios"][shape]
+        shown[f"cpu.{shape}"] = f"{ratios['AdaTerm(fused=True)']['eager']:.2f}"
+        shown[f"cpu.plain.{shape}"] = f"{ratios['AdaTerm(foreach=False)']['eager']:.0f}"
+    assert_numbers("docs/benchmarks.md", shown)
+
+
+def read_from_adam():
+    """What the pages for those who come from Adam show of `from_adam.json`, by the names of their marks."""
+    record = load("from_adam/from_adam.json")
+    errors = record["error on clean test data, by bad data"]
+    shown = {"seeds": str(record["settings"]["seeds"])}
+    for arm, row in errors.items():
+        shown[f"error.{arm}"] = " | ".join(f"{row[bad]['mean']:.3f}" for bad in record["bad data"])
+        shown |= {f"{bad}.{arm}": f"{row[bad]['mean']:.3f}" for bad in record["bad data"]}
+    for task, arms in record["learning rates"].items():
+        shown |= {f"rate.{task}.{arm}": f"{tuned['best']:g}" for arm, tuned in arms.items()}
+    for arm, tuned in record["learning rates"]["regression"].items():
+        shown[f"tenth.{arm}"] = f"{tuned['loss by learning rate'][str(tuned['best'] / 10.0)]:.3f}"
+    moves = record["how far parameters moved, by step, lr 0.001"]
+    arms = ("AdaTerm", "AdaTerm, init_dof=100", 'AdaTerm, init_scale="gradient"', "RobustAdamW")
+    for mark, way in moves["Adam"].items():
+        shown[f"moved.{mark}"] = " | ".join(f"{100.0 * moves[arm][mark] / way:.1f} %" for arm in arms)
+    for arm, row in record["mean trust in the second half of a run, by bad data"].items():
+        shown |= {f"trust.{arm}.{bad}": f"{trust:.2f}" for bad, trust in row.items()}
+    return shown
+
+
+def read_chosen_rates():
+    """The learning rates that were chosen on clean data in the demo, the examples and the arena's tuning runs."""
+    shown = {f"rate.demo.{name}": f"{lr:g}" for name, lr in load("demo/demo.json")["tuning"]["chosen"].items()}
+    for example in ("finetune_trainer", "rl_sb3"):
+        rows = load(f"examples/{example}.json")["table"]["clean"]
+        shown |= {f"rate.{example}.{name}": f"{row['lr']:g}" for name, row in rows.items()}
+    losses = {}
+    for result in Store(ROOT / "results/arena").results("language"):
+        condition = result.trial.condition
+        if condition["noise"] == "clean" and condition["model"] == "bytes" and result.trial.seed == 1000:
+            losses.setdefault(result.trial.method, {})[condition["lr"]] = result.outcome["loss"]
+    return shown | {f"rate.arena.{method}": f"{min(row, key=row.get):g}" for method, row in losses.items()}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/from_adam.md", "docs/choosing.md"])
+def test_the_pages_on_choosing_have_what_was_measured(page):
+    shown = read_from_adam() | read_chosen_rates() | read_slow_start()
+    used = {name: shown[name] for name in list_marks(page) & shown.keys()}
+    assert_numbers(page, used)
+    others = ("lost.", "regression.", "hero", "end of hero")
+    assert not [name for name in list_marks(page) - used.keys() if not name.startswith(others)]
+    assert len(used) >= 9
+
+
+def test_what_the_chooser_says_is_what_was_measured():
+    """The words beside the numbers: who is ahead where."""
+    errors = load("from_adam/from_adam.json")["error on clean test data, by bad data"]
+
+    def error(arm, bad):
+        return errors[arm][bad]["mean"]
+
+    assert "@@" not in (ROOT / "docs/choosing.md").read_text()
+    clipped = "RobustAdamW, max_norm=1"
+    for rival in ("Adam", "Adam, clipped at 1", "Adam, Huber's loss", "AdaTerm", "RobustAdamW"):
+        assert error(clipped, "bad batches") < error(rival, "bad batches")
+    for rival in ("Adam", "Adam, clipped at 1", "AdaTerm", "RobustAdamW", clipped):
+        assert error("Adam, Huber's loss", "bad samples") < error(rival, "bad samples")
+        assert error("Adam, Huber's loss", "heavy tails") < error(rival, "heavy tails")
+    for arm in ("AdaTerm", "RobustAdamW", "Adam, clipped at 1"):
+        assert error(arm, "heavy tails") < 0.55 * error("Adam", "heavy tails")
+    for arm in ("Adam, clipped at 1", "RobustAdamW", "AdaTerm"):
+        assert error(arm, "spikes") < 0.1 * error("Adam", "spikes")
+    assert error("Adam, Huber's loss", "spikes") > 0.9 * error("Adam", "spikes")
+    assert error(clipped, "bad samples") < error("Adam, clipped at 1", "bad samples")
+    for bad in ("bad batches", "bad samples", "heavy tails"):
+        assert error("AdaTerm, init_dof=100", bad) > error("AdaTerm", bad)
+
+
+def test_on_most_tasks_adaterm_wants_adams_rate():
+    shown = read_from_adam() | read_chosen_rates()
+    pairs = [("regression", "Adam"), ("classification", "Adam"), ("demo", "AdamW, clipped at 1")]
+    pairs += [("arena", "AdamW (clipped)"), ("finetune_trainer", "Adam"), ("rl_sb3", "Adam, not clipped")]
+    same = [shown[f"rate.{task}.AdaTerm"] == shown[f"rate.{task}.{adam}"] for task, adam in pairs]
+    assert same == [True] * 4 + [False] * 2
 
 
 def test_the_docs_name_every_method():
     table = (ROOT / "docs/paper.md").read_text().split("## Methods")[1].split("**As published.**")[0]
     listed = [line.split(" | ")[0].removeprefix("| ") for line in table.split("\n") if " | " in line]
     assert listed[1:] == list(PAPER_METHODS)
+
+
+def test_numbers_do_not_begin_a_line():
+    """A mark there would end the paragraph in Markdown."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        assert not re.findall(r"^\s*<!-- \S.* -->\S.*", page.read_text(), re.MULTILINE), page

@@ -84,6 +84,18 @@ def scale_by_rule(
     The rate is a number or a schedule; that of the basics is not used, their decay is. It concerns the tensors that the
     mask, a tree or a function of the parameters, chooses; all if there is none. `arrays` are options of the rule, or
     `weight_decay`, whose values may change from step to step.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> from adaterm.optax import scale_by_rule
+        >>> from adaterm.rules import ADATERM
+        >>> optimizer = optax.chain(scale_by_rule(ADATERM), optax.scale_by_learning_rate(1e-3))
+        >>> params = {"weight": jnp.ones(3)}
+        >>> state = optimizer.init(params)
+        >>> updates, state = optimizer.update({"weight": jnp.ones(3)}, state, params)
+        >>> bool((updates["weight"] < 0).all())
+        True
     """
     basics = Basics() if basics is None else basics
     decay = arrays.pop("weight_decay", basics.weight_decay)
@@ -256,6 +268,16 @@ def round_updates() -> Any:
     """Change updates so that bfloat16 parameters are rounded up or down by chance; as the last of a chain.
 
     The noise is that of torch's optimizers here: it depends on the element, its tensor's position and the step.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> from adaterm.optax import round_updates
+        >>> rounding = round_updates()
+        >>> params = jnp.ones(1000, jnp.bfloat16)
+        >>> updates, _ = rounding.update(jnp.full(1000, 1e-3), rounding.init(params), params)
+        >>> bool((optax.apply_updates(params, updates) > 1).any())  # a plain sum would lose all of them
+        True
     """
 
     def update(updates: Any, state: RoundingState, params: Any = None) -> tuple[Any, RoundingState]:

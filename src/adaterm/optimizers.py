@@ -61,6 +61,16 @@ class AdaTerm(RobustOptimizer, template=ADATERM):
         fused: run in fused kernels: Triton's on a GPU, Numba's on a CPU. None chooses them where available.
         capturable: keep the step count on the device, so that a CUDA graph can capture the step.
         differentiable: let autograd through the step, which then needs parameters that are not leaves.
+
+    Examples:
+        >>> import torch
+        >>> from adaterm import AdaTerm
+        >>> model = torch.nn.Linear(8, 1)
+        >>> optimizer = AdaTerm(model.named_parameters(), lr=1e-3, init_scale="gradient")
+        >>> model(torch.ones(16, 8)).square().mean().backward()
+        >>> optimizer.step()
+        >>> [round(float(seen.trust), 1) for seen in optimizer.statistics().values()]
+        [0.5, 0.5]
     """
 
     def __init__(
@@ -99,6 +109,14 @@ class TAdam(RobustOptimizer, template=T_ADAM, fixed=("belief", "beta_dof")):
 
     `as_published` leaves the sum of weights at its initial value, as the authors' released code does. The other options
     are those of `torch.optim.Adam` and `AdaTerm`.
+
+    Examples:
+        >>> import torch
+        >>> from adaterm import TAdam
+        >>> model = torch.nn.Linear(8, 1)
+        >>> optimizer = TAdam(model.parameters(), lr=1e-3, dof=1.0)
+        >>> model(torch.ones(16, 8)).square().mean().backward()
+        >>> optimizer.step()
     """
 
     def __init__(
@@ -123,6 +141,14 @@ class AtAdam(RobustOptimizer, template=AT_ADAM, fixed=("belief",)):
 
     `beta_dof` is the decay of that estimate. `as_published` keeps nothing from step to step but mean and scale, as the
     authors' released code does: the degrees of freedom then follow the last gradient alone.
+
+    Examples:
+        >>> import torch
+        >>> from adaterm import AtAdam
+        >>> model = torch.nn.Linear(8, 1)
+        >>> optimizer = AtAdam(model.parameters(), lr=1e-3, beta_dof=0.999)
+        >>> model(torch.ones(16, 8)).square().mean().backward()
+        >>> optimizer.step()
     """
 
     def __init__(
@@ -144,7 +170,16 @@ class AtAdam(RobustOptimizer, template=AT_ADAM, fixed=("belief",)):
 
 
 class TAdaBelief(RobustOptimizer, template=T_ADABELIEF, fixed=("belief", "beta_dof")):
-    """t-AdaBelief: the t-momentum of `TAdam` over AdaBelief."""
+    """t-AdaBelief: the t-momentum of `TAdam` over AdaBelief.
+
+    Examples:
+        >>> import torch
+        >>> from adaterm import TAdaBelief
+        >>> model = torch.nn.Linear(8, 1)
+        >>> optimizer = TAdaBelief(model.parameters(), lr=1e-3)
+        >>> model(torch.ones(16, 8)).square().mean().backward()
+        >>> optimizer.step()
+    """
 
     def __init__(
         self,
@@ -164,7 +199,16 @@ class TAdaBelief(RobustOptimizer, template=T_ADABELIEF, fixed=("belief", "beta_d
 
 
 class AtAdaBelief(RobustOptimizer, template=AT_ADABELIEF, fixed=("belief",)):
-    """At-AdaBelief: the At-momentum of `AtAdam` over AdaBelief."""
+    """At-AdaBelief: the At-momentum of `AtAdam` over AdaBelief.
+
+    Examples:
+        >>> import torch
+        >>> from adaterm import AtAdaBelief
+        >>> model = torch.nn.Linear(8, 1)
+        >>> optimizer = AtAdaBelief(model.parameters(), lr=1e-3)
+        >>> model(torch.ones(16, 8)).square().mean().backward()
+        >>> optimizer.step()
+    """
 
     def __init__(
         self,
@@ -185,7 +229,16 @@ class AtAdaBelief(RobustOptimizer, template=AT_ADABELIEF, fixed=("belief",)):
 
 
 class AdaBelief(RobustOptimizer, template=ADABELIEF, fixed=("belief", "dof", "beta_dof", "as_published")):
-    """AdaBelief (Zhuang et al., 2020): Adam whose scale is the gradient's variance around its mean; not robust."""
+    """AdaBelief (Zhuang et al., 2020): Adam whose scale is the gradient's variance around its mean; not robust.
+
+    Examples:
+        >>> import torch
+        >>> from adaterm import AdaBelief
+        >>> model = torch.nn.Linear(8, 1)
+        >>> optimizer = AdaBelief(model.parameters(), lr=1e-3)
+        >>> model(torch.ones(16, 8)).square().mean().backward()
+        >>> optimizer.step()
+    """
 
     def __init__(
         self,
@@ -214,6 +267,7 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         betas: decay of the averages of gradients and of their squares.
         eps: added to the denominator.
         weight_decay: decoupled decay, as in AdamW.
+        amsgrad: must be False; it is here for AdamW's signature.
         dof: degrees of freedom of a tensor's weights: the smaller, the more a distant gradient is toned down. inf
             switches the weights off.
         window: how many of the last steps tell what is usual. The same in all groups.
@@ -229,6 +283,16 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         fused: run one kernel over all tensors: Triton's on a GPU, Numba's on a CPU. None chooses them where available.
         stochastic_rounding: round bfloat16 parameters up or down by chance, so that updates too small for plain
             rounding are not lost. Other precisions, and the state, are not touched by it.
+
+    Examples:
+        >>> import torch
+        >>> from adaterm import RobustAdamW
+        >>> model = torch.nn.Linear(8, 1)
+        >>> optimizer = RobustAdamW(model.named_parameters(), lr=1e-3, max_norm=1.0)
+        >>> model(torch.ones(16, 8)).square().mean().backward()
+        >>> optimizer.step()
+        >>> optimizer.batch_statistics().trust  # too little is known to distrust a batch
+        tensor(1.)
     """
 
     def __init__(

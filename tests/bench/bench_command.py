@@ -1,5 +1,6 @@
 """`adaterm-bench run` on the toy experiment, in a process of its own, and what it leaves."""
 
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +10,13 @@ from adaterm_bench.core.store import Store
 
 TOY = str(Path(__file__).with_name("toy.py"))
 PATIENCE = 60  # seconds
+
+
+def read_report(folder):
+    """A report's Markdown: the first page, and then those of its sections in their order."""
+    contents = (folder / "report.md").read_text()
+    pages = dict.fromkeys(re.findall(r"\]\((pages/.*?\.md)\)", contents))
+    return "\n".join([contents, *((folder / page).read_text() for page in pages)])
 
 
 class Bench:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from bench_command import read_report
 
 from adaterm_bench.arena.arms import ARMS
 from adaterm_bench.arena.drawings import choose_arm_look
@@ -116,7 +117,7 @@ def test_methods_and_noises_are_those_of_the_experiments():
 
 
 def test_a_whole_report(folder):
-    text = (folder / "report.md").read_text()
+    text = read_report(folder)
     assert text.count("rates tuned on clean data\n") == 2 * 3
     assert "tuned per condition" not in text
     assert "Final seeds: 5 (bytes), 3 (large). Tuning seeds, 2 here, decide learning rates" in text

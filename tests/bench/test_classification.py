@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from bench_command import read_report
 from recorded import tried
 
 from adaterm_bench.datasets import cifar
@@ -291,7 +292,7 @@ def test_it_runs_and_reports(main, tmp_path):
     code, text = main("run", "classification", *words, "--labels", "10 %,0 %")
     assert code == 0, text
     assert main("report", tmp_path)[0] == 0
-    page = (tmp_path / "report/report.md").read_text()
+    page = read_report(tmp_path / "report")
     assert "72.05 ± 0.43" in page
     assert "With 10 % wrong labels, AdaTerm is more accurate than t-Adam." in page
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from bench_command import TOY, Bench
+from bench_command import TOY, Bench, read_report
 
 from adaterm_bench import cli_run
 from adaterm_bench.core import progress, scratch
@@ -108,24 +108,34 @@ def test_text_becomes_what_a_setting_is(hint, text, value):
     assert type(found) is type(value)
 
 
-def test_status_counts_per_method(main, tmp_path):
+def test_status_sums_up_and_counts_methods_that_lack_something(main, tmp_path):
     bench = Bench(tmp_path)
     assert bench.run("--seeds", 2, "--failures", 9, methods=("steady", "fails"))[0] == 1
     bench.run("--seeds", 1, "--level", 3, "--failures", 0, methods=("fails",), workers=0)
     code, text = main("status", bench.out)
     assert code == 0
     rows = [line.split() for line in text.splitlines()]
-    assert ["toy", "(quick)", "steady", "2", "0", "0"] in rows
-    assert ["toy", "(quick)", "fails", "0", "2", "0"] in rows
-    assert ["toy", "(quick,", "level=3.0)", "fails", "1", "0", "0"] in rows
+    assert text.startswith("3 of 5 planned trials of 2 experiments are done; 2 failed, 0 missing.")
+    assert ["toy", "(quick)", "2", "2", "2", "0"] in rows
+    assert ["fails", "0", "2", "0"] in rows
+    assert ["toy", "(quick,", "level=3.0)", "1", "1", "0", "0"] in rows
+    assert "steady" not in text  # nothing of it is missing
     assert "failed 2 times: toy fails {'noise': 0.5} seed 1: RuntimeError: seed 1 fails on purpose" in text
     assert text.splitlines()[-1].startswith("3 results, 0.0 MB in ")
 
     lost = next(path for path in (bench.out / "results").iterdir() if b'"steady"' in lzma.decompress(path.read_bytes()))
     lost.unlink()
-    assert ["toy", "(quick)", "steady", "1", "0", "1"] in [
-        line.split() for line in main("status", bench.out)[1].splitlines()
-    ]
+    text = main("status", bench.out)[1]
+    assert text.startswith("2 of 5 planned trials of 2 experiments are done; 2 failed, 1 missing.")
+    assert ["steady", "1", "0", "1"] in [line.split() for line in text.splitlines()]
+
+
+def test_status_of_what_is_complete_is_a_line_for_each_experiment(main, tmp_path):
+    bench = Bench(tmp_path)
+    bench.run("--seeds", 2, methods=("steady",), workers=0)
+    text = main("status", bench.out)[1]
+    assert text.startswith("All 2 planned trials of 1 experiment are done.")
+    assert len(text.splitlines()) == 4
 
 
 def test_the_report_has_a_section_for_every_setting(main, tmp_path, monkeypatch):
@@ -359,9 +369,10 @@ def test_the_report_shows_what_it_can(main, tmp_path):
     assert main("run", "regression", "--methods", "t-Adam", "--noises", "0.5", *arguments)[0] == 0
     assert main("run", "regression", "--methods", "RAdam", *arguments[:-1], "5-6")[0] == 0
     code, _ = main("report", "out")
-    page = (tmp_path / "out/report/report.md").read_text()
+    page = read_report(tmp_path / "out/report")
     assert code == 0
     assert "Not shown, because trials are missing that the others have: RAdam, t-Adam" in page
+    assert "They show that everything runs, and prove nothing" in page
     assert "Not the usual settings, which are in brackets: samples 300 (40000)" in page
     (tmp_path / "gone.py").write_text(WHOLE_FILE)
     assert main("run", tmp_path / "gone.py", *arguments)[0] == 0
@@ -388,8 +399,8 @@ def test_a_former_version_that_is_still_told_of_has_a_section_of_its_own(main, t
     assert main("report", "out")[0] == 0
     assert main("run", file, "--seeds", 2, "--workers", 0, "--out", "out")[0] == 0
     assert main("report", "out")[0] == 0
-    text = (tmp_path / "out/report/report.md").read_text()
-    assert text.index("## Own (quick)") < text.index("## Own (quick, version 1)")
+    text = read_report(tmp_path / "out/report")
+    assert text.index("# Own (quick)") < text.index("# Own (quick, version 1)")
     assert "Results of a former version of this experiment: it was smaller." in text
 
 

@@ -14,9 +14,11 @@ from matplotlib.figure import Figure as Picture
 
 from adaterm_bench.core.section import Claim, Figure, Section, Table
 from adaterm_bench.core.trial import Result, Trial
-from adaterm_bench.reporting import figures, palette
+from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.reporting import comparison, figures, palette
 from adaterm_bench.reporting.claims import correct_families
 from adaterm_bench.reporting.report import write
+from adaterm_bench.reporting.sections import SMOKE
 from adaterm_bench.reporting.statistics import paired_difference
 from adaterm_bench.reporting.text import describe_measurement, format_number, format_spread
 
@@ -117,7 +119,8 @@ def single(tmp_path_factory):
     """One file in place of an earlier report."""
     folder = tmp_path_factory.mktemp("single")
     (folder / "figures").mkdir()
-    for name in ("report.md", "figures/old.svg", "figures/mine.txt"):
+    (folder / "pages").mkdir()
+    for name in ("report.md", "pages/old.html", "pages/old.md", "figures/old.svg", "figures/mine.txt"):
         (folder / name).write_text("")
     assert write(sections(), results(), folder, single_file=True) == [folder / "report.html"]
     return folder
@@ -141,16 +144,20 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.ids, self.links = [], [], [], []
+        self.open, self.tags, self.ids, self.by_name, self.links = [], [], [], [], []
         self.feed(text)
         assert not self.open
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.ids += [value for name, value in attrs if name == "id"]
-        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href")]
-        if tag not in ("meta", "link", "img", "br"):
+        self.by_name += [(name, value) for name, value in attrs if name in ("href", "src", "xlink:href")]
+        self.links = [value for _, value in self.by_name]
+        if tag not in ("meta", "link", "img", "br", "input"):
             self.open.append(tag)
+
+    def files(self, name):
+        return [value for kind, value in self.by_name if kind == name and not value.startswith(("#", "data:"))]
 
     def handle_startendtag(self, tag, attrs):
         self.handle_starttag(tag, attrs)
@@ -160,20 +167,70 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+def read_pages(folder):
+    """The pages of HTML by their path."""
+    return {path: Page(path.read_text()) for path in (folder / "report.html", *(folder / "pages").glob("*.html"))}
+
+
 @pytest.mark.parametrize("alone", [False, True])
-def test_the_page_needs_nothing_but_its_figures(folder, single, alone):
-    text = ((single if alone else folder) / "report.html").read_text()
-    page = Page(text)
-    assert "script" not in page.tags
-    assert "://" not in text
-    assert len(page.ids) == len(set(page.ids))
-    files = [link for link in page.links if not link.startswith(("#", "data:"))]
-    assert len(files) == (0 if alone else len(pictures()) + 2)
-    assert all((folder / file).is_file() for file in files)
-    assert page.tags.count("img") == len(files)
-    assert page.tags.count("figure") == len(pictures()) + 2
-    assert {it[1:] for it in page.links if it.startswith("#")} <= set(page.ids)
-    assert set(re.findall(r"url\(#(.*?)\)", text)) <= set(page.ids)
+def test_the_pages_need_nothing_but_their_figures(folder, single, alone):
+    pages = read_pages(single if alone else folder)
+    assert len(pages) == (1 if alone else len(sections()) + 2)
+    drawn = 0
+    for path, page in pages.items():
+        text = path.read_text()
+        assert "script" not in page.tags
+        assert "://" not in text
+        assert len(page.ids) == len(set(page.ids))
+        assert set(re.findall(r"url\(#(.*?)\)", text)) <= set(page.ids)
+        assert page.tags.count("img") == len(page.files("src"))
+        drawn += page.tags.count("figure")
+        if alone:
+            assert not page.files("src") + page.files("href")
+    assert drawn == len(pictures()) + 2
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_every_link_leads_somewhere(folder, single, alone):
+    pages = read_pages(single if alone else folder)
+    for path, page in pages.items():
+        for link in (link for link in page.links if not link.startswith("data:")):
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            assert target.is_file(), link
+            assert not anchor or anchor in pages[target].ids, link
+    linked = {(path.parent / link).resolve() for path, page in pages.items() for link in page.files("href")}
+    assert pages.keys() - {folder / "report.html", single / "report.html"} <= linked
+
+
+def test_contents_and_the_result_come_before_the_claims(folder):
+    for name in ("report.html", "report.md"):
+        text = re.sub(r"<nav.*?</nav>|[>#]", " ", (folder / name).read_text().replace("</", " </"), flags=re.DOTALL)
+        places = [text.index(words) for words in ("Of the paper, 1 claim", " Contents", " Claims", "Better.")]
+        assert places == sorted(places)
+    page = (folder / "report.html").read_text()
+    assert page.count("<details") == 2  # the paper's claims and ours, of the one section that has any
+    assert page.count('<tr class="is-') == 6
+    for verdict in ("all", "reproduced", "not-reproduced", "undecided"):
+        assert f'id="only-{verdict}"' in page
+
+
+def test_figures_and_tables_can_be_linked_to(folder):
+    page = read_pages(folder)[folder / "pages/regression.html"]
+    for anchor in ("noise", "loss", "curves-of-few-seeds"):
+        assert anchor in page.ids
+        assert f"#{anchor}" in page.links
+
+
+def test_a_smoke_report_says_that_it_proves_nothing(tmp_path):
+    shown = [Section("Toy (smoke)", "A text.", warning=SMOKE), Section("Toy (quick)", "A text.")]
+    write(shown, [], tmp_path)
+    for kind in ("html", "md"):
+        assert "Toy (smoke): These are runs of the preset" in (tmp_path / f"report.{kind}").read_text().replace(
+            "\\", ""
+        )
+        assert "prove nothing" in (tmp_path / f"pages/toy-smoke.{kind}").read_text()
+        assert "prove nothing" not in (tmp_path / f"pages/toy-quick.{kind}").read_text()
 
 
 def test_programs_can_read_the_claims(folder):
@@ -221,26 +278,32 @@ def test_every_verdict_is_said_in_words(folder):
         assert "Of the paper, 1 claim: 1 reproduced, 0 not reproduced, 0 undecided" in text
         assert "Of ours, 5 claims: 1 reproduced, 1 not reproduced, 3 undecided" in text
         assert "Section 5: 1 against 2" in text
-    assert text.count("**not reproduced**") == 2
-    assert "only 3 seeds" in text
-    assert "∞ (no bounds)" in text
+    assert text.count("**not reproduced**") == 1
+    page = (folder / "pages/regression.md").read_text()
+    assert page.count("**not reproduced**") == 1
+    assert "only 3 seeds" in page
+    assert "∞ (no bounds)" in page
 
 
 def test_markdown_holds_what_was_said_and_nothing_else(folder):
-    text = (folder / "report.md").read_text()
-    assert "<script" not in text.replace("\\<script", "")
-    assert "\n\\# Second" in text
-    assert "\n1\\. no list" in text
-    for path in re.findall(r"!\[.*?\]\((.*?)\)", text):
-        assert (folder / path).read_text().startswith("<?xml")
-    assert len(list((folder / "figures").iterdir())) == len(pictures()) + 2
-    tables = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
-    for table in tables:
-        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+    shown = 0
+    for page in (folder / "report.md", *(folder / "pages").glob("*.md")):
+        text = page.read_text()
+        assert "<script" not in text.replace("\\<script", "")
+        for path in re.findall(r"!\[.*?\]\((.*?)\)", text):
+            assert (page.parent / path).read_text().startswith("<?xml")
+            shown += 1
+        for path in re.findall(r"(?<!!)\[[^\]]*\]\(((?:pages|\.\.)/.*?)\)", text):
+            assert (page.parent / path).is_file()
+        for table in re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE):
+            assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+    assert shown == len(list((folder / "figures").iterdir())) == len(pictures()) + 2
+    assert "\n\\# Second" in (folder / "pages/regression.md").read_text()
+    assert "\n1\\. no list" in (folder / "pages/twice.md").read_text()
 
 
 def test_where_the_results_come_from(folder):
-    text = (folder / "report.md").read_text()
+    text = (folder / "pages/where-the-results-come-from.md").read_text()
     assert "| regression | 1 | 4 | 1 | 0\u20132, 5 | 1.50 min | 2026-01-02 | 2026-01-02 |" in text
     assert "| Software | torch 2.13 | 4 |" in text
     assert "| Device | not recorded | 1 |" in text
@@ -262,8 +325,9 @@ def test_the_same_results_make_the_same_files(folder, tmp_path):
 
 def test_nothing_to_report(tmp_path):
     written = write([], [], tmp_path / "new" / "folder")
-    assert [it.name for it in written] == ["report.html", "report.md", "claims.json"]
-    assert "no results yet" in written[0].read_text()
+    origin = "where-the-results-come-from"
+    assert [it.name for it in written] == ["report.html", "report.md", f"{origin}.html", f"{origin}.md", "claims.json"]
+    assert "no results yet" in written[2].read_text()
 
 
 @pytest.mark.parametrize(
@@ -304,6 +368,19 @@ def test_a_method_looks_the_same_however_it_is_spelt():
     assert len(set(map(str, looks))) == len(looks)
 
 
+@pytest.mark.parametrize(
+    "methods",
+    [
+        (*comparison.RIVALS, "AdaTerm", "AdaTerm2", "At-Adam (as published)", "Adam (short memory)"),
+        tuple(name for name in PAPER_METHODS if name.startswith(("AdaTerm", "No ", "Large"))),
+        ("Adam", "AdaTerm", "t-Adam", "At-Adam (as published)"),
+        ("Adam", "AdaTerm", "AdamW (clipped)"),
+    ],
+)
+def test_methods_of_one_figure_have_different_colours(methods):
+    assert len({palette.choose_look(method).colour for method in methods}) == len(methods)
+
+
 def browse(tmp_path, page, *options):
     safe = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     quiet = "--disable-component-update --disable-sync --hide-scrollbars --allow-file-access-from-files"
@@ -313,12 +390,13 @@ def browse(tmp_path, page, *options):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@pytest.mark.parametrize("name", ["report.html", "pages/regression.html"])
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
-def test_the_page_fits_the_window(folder, tmp_path, width, height):
+def test_the_page_fits_the_window(folder, tmp_path, name, width, height):
     # A frame, since a browser's own window cannot be as narrow as a phone.
     frame = tmp_path / "frame.html"
     measure = "document.title = [this.contentDocument.documentElement.scrollWidth, this.contentWindow.innerWidth]"
-    address = (folder / "report.html").as_uri()
+    address = (folder / name).as_uri()
     frame.write_text(f'<iframe src="{address}" width="{width}" height="{height}" onload="{measure}"></iframe>')
     found = re.search(r"<title>(\d+),(\d+)</title>", browse(tmp_path, frame, "--window-size=1400,1000", "--dump-dom"))
     assert found

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,12 @@ def test_the_page_runs():
     excluded = json.loads(shown.removeprefix("excluded:"))
     assert len(excluded) >= 15
     assert all(step % 10 == 9 for step in excluded)
+
+
+def test_the_examples_of_the_reference_run():
+    shown = run("-c", "import doctest, adaterm.optax as module; print(doctest.testmod(module))")
+    failed, attempted = map(int, re.findall(r"\d+", shown))
+    assert (failed, attempted) == (0, 16)
 
 
 def test_the_example_runs():

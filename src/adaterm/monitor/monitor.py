@@ -40,6 +40,22 @@ class Monitor:
         optimizer: one of ours, or a framework's wrapper around it.
         model: whose names the parameters get. Else they have those that the optimizer was given, or group and position.
         length: how many steps are remembered. Each takes 12 bytes of the device's memory for each tensor, and 20 more.
+
+    Examples:
+        >>> import torch
+        >>> from adaterm import Monitor, RobustAdamW
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(8, 1)
+        >>> optimizer = RobustAdamW(model.parameters())
+        >>> monitor = Monitor(optimizer, model)
+        >>> for step in range(60):
+        ...     inputs = torch.randn(16, 8)
+        ...     monitor.mark(f"batch {step}")
+        ...     optimizer.zero_grad()
+        ...     (model(inputs) - (100.0 if step == 50 else 1.0)).square().mean().backward()
+        ...     optimizer.step()
+        >>> monitor.aberrant(1)[0].mark
+        'batch 50'
     """
 
     def __init__(self, optimizer: Any, model: nn.Module | None = None, length: int = 10_000) -> None:

@@ -88,3 +88,5 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    warning: str = ""
+    """What a reader must know before anything else."""

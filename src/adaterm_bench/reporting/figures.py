@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from adaterm_bench.reporting.intervals import Interval, Values, too_few
 from adaterm_bench.reporting.palette import GRID, INK, choose_look
 from adaterm_bench.reporting.statistics import Better, mean_std, quartiles
-from adaterm_bench.reporting.style import use_style
+from adaterm_bench.reporting.style import WIDTH, use_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +80,7 @@ def draw_each_seed(steps: ArrayLike, values: Mapping[str, ArrayLike], ylabel: st
     columns = min(3, max(1, len(values)))
     rows = max(1, -(-len(values) // columns))
     with use_style():
-        figure = Figure(figsize=(2.4 * columns, 0.4 + 1.7 * rows), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 0.4 + 1.9 * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axes in grid.flat[len(values) :]:
             axes.set_visible(False)
@@ -172,7 +172,7 @@ def draw_paths(
     height = np.asarray(surface(x, y), dtype=np.float64)
     height = np.log1p(height - height.min()) if log else height  # any surface has a logarithm above its floor
     with use_style():
-        figure = Figure(figsize=(max(5.4, 1.8 * columns), 0.5 + 5.0 / min(columns, 3) * rows), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 0.6 + 7.4 / columns * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axes in grid.flat[len(paths) :]:
             axes.set_visible(False)
@@ -202,7 +202,7 @@ def draw_paths(
 def _make_axes(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.add_subplot()
     axes.set(xlabel=xlabel, ylabel=ylabel)
     if log:
@@ -214,7 +214,7 @@ def _make_axes(xlabel: str, ylabel: str, log: bool) -> "tuple[Figure, Axes]":
 def _make_rows(names: list[str], xlabel: str) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.4, 0.8 + 0.28 * max(1, len(names))), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.3 * max(1, len(names))), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlabel(xlabel)
     axes.set_yticks(range(len(names)), [_shorten_name(name) for name in names])
@@ -303,5 +303,5 @@ def _format_two_and_five(value: float, _: object = None) -> str:
     return f"{value:g}" if round(value / 10.0 ** floor(log10(value))) in (2, 5) else ""
 
 
-def _shorten_name(name: str, length: int = 29) -> str:
+def _shorten_name(name: str, length: int = 36) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"

@@ -1,96 +1,189 @@
-"""The report as a page of HTML that needs no script and no network; its figures are files beside it, or inside."""
+"""The report as pages of HTML that need no script and no network; figures are files beside them, or inside."""
 
 import re
+from collections.abc import Sequence
 from html import escape
 from math import isfinite, isnan
 from pathlib import Path
+from typing import NamedTuple, get_args
 
-from adaterm_bench.core.section import Claim, Section, Table, Verdict
+from adaterm_bench.core.section import Claim, Owner, Section, Table, Verdict
 from adaterm_bench.reporting.palette import GRID, INK, PAPER
-from adaterm_bench.reporting.text import TITLES, describe_measurement, describe_place, group_claims, summarise
+from adaterm_bench.reporting.text import (
+    HOW_DECIDED,
+    TITLES,
+    count_verdicts,
+    describe_measurement,
+    describe_place,
+    list_warnings,
+    make_anchor,
+    make_anchors,
+    summarise,
+)
 
 SIGNS: dict[Verdict, str] = {"reproduced": "✓", "not reproduced": "✕", "undecided": "?"}
 NUMBER = re.compile(r"[\u2212+-]?\.?\d|[\u2212-]?∞|no value$|—$|$")
-
+NAME = "Results of the experiments"
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
-def render_page(sections: list[Section], pictures: list[list[str]], origin: Section) -> str:
-    """The whole page; pictures are SVG texts or the paths of files, in the order of the sections' figures."""
-    titles = [*(section.title for section in sections), origin.title]
-    links = "".join(f'<li><a href="#part-{place}">{escape(title)}</a></li>' for place, title in enumerate(titles, 1))
-    parts = [_render_section(section, place, pictures[place - 1]) for place, section in enumerate(sections, 1)]
-    body = [
-        "<h1>Results of the experiments</h1>",
-        _render_summary(sections),
-        f'<nav aria-label="Contents"><h3>Contents</h3><ol>{links}</ol></nav>',
-        *parts,
-        _render_section(origin, len(titles), []),
+class Part(NamedTuple):
+    """A section, where its page is, and its pictures: SVG texts, or the paths of files as its page sees them."""
+
+    section: Section
+    path: str
+    pictures: list[str]
+
+
+def render_contents(parts: Sequence[Part]) -> str:
+    """The first page: the result in a paragraph, contents, and the claims."""
+    return _render_page(NAME, [f"<h1>{NAME}</h1>", *_render_result(parts), *_render_claims(parts)], parts, "")
+
+
+def render_part(parts: Sequence[Part], place: int, contents: str) -> str:
+    """The page of a section; `contents` is the path of the first page as this one sees it."""
+    part = parts[place]
+    title = f"{part.section.title} · {NAME}"
+    steps = [
+        f'<a rel="{word}" href="{escape(Path(parts[at].path).name)}">{arrow} {escape(parts[at].section.title)}</a>'
+        for at, word, arrow in ((place - 1, "prev", "←"), (place + 1, "next", "→"))
+        if 0 <= at < len(parts)
     ]
-    head = (
+    body = [*_render_section(part, 1), f'<nav class="steps" aria-label="Pages">{"".join(steps)}</nav>']
+    return _render_page(title, body, parts, contents, current=place)
+
+
+def render_single(parts: Sequence[Part]) -> str:
+    """All of it as one page."""
+    anchors = make_anchors([part.section.title for part in parts])
+    inside = [part._replace(path=f"#{anchor}") for part, anchor in zip(parts, anchors, strict=True)]
+    body = [f"<h1>{NAME}</h1>", *_render_result(inside), *_render_claims(inside)]
+    for part, anchor in zip(inside, anchors, strict=True):
+        body += [f'<section id="{escape(anchor)}">', *_render_section(part, 2, f"{anchor}-"), "</section>"]
+    return _render_page(NAME, body, inside, "")
+
+
+def _render_page(title: str, body: list[str], parts: Sequence[Part], contents: str, current: int | None = None) -> str:
+    links = []
+    for place, part in enumerate(parts):
+        path = part.path if not contents else Path(part.path).name
+        here = ' aria-current="page"' if place == current else ""
+        links.append(f'<li><a href="{escape(path)}"{here}>{escape(part.section.title)}</a></li>')
+    here = ' aria-current="page"' if current is None else ""
+    first = f'<a class="first" href="{escape(contents or "#")}"{here}>{NAME}</a>'
+    return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Results of the experiments</title>\n<style>\n{STYLE}</style>\n</head>\n"
+        f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n'
+        f'<nav class="side" aria-label="Pages of the report">{first}<ol>{"".join(links)}</ol></nav>\n'
+        "<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
-    return head + "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
 
 
-def _render_summary(sections: list[Section]) -> str:
-    groups = group_claims(sections)
-    if not groups:
-        return f'<p class="soft">{summarise(sections)}</p>'
-    places = {id(section): place for place, section in enumerate(sections, 1)}
-    tables = [
-        f"<h2>{TITLES[owner]}</h2>\n"
-        '<table class="claims"><thead><tr><th scope="col">Verdict</th><th scope="col">Claim</th>'
-        '<th scope="col">Measured (interval)</th><td></td></tr></thead>\n<tbody>\n'
-        + "\n".join(_render_row(claim, section.title, places[id(section)]) for section, claim in group)
-        + "\n</tbody></table>"
-        for owner, group in groups.items()
+def _render_result(parts: Sequence[Part]) -> list[str]:
+    """What came out, in a paragraph, and where to find it."""
+    sections = [part.section for part in parts]
+    warnings = list_warnings(sections[:-1])  # the last section says where results come from
+    rows = []
+    for part in parts:
+        section = part.section
+        verdicts = [claim.verdict for claim in section.claims]
+        counts = "".join(
+            f'<td class="number">{verdicts.count(verdict) if verdicts else ""}</td>' for verdict in get_args(Verdict)
+        )
+        amount = [
+            f"{len(things)} {word if len(things) == 1 else word + 's'}"
+            for things, word in ((section.tables, "table"), (section.figures, "figure"))
+            if things
+        ]
+        link = f'<a href="{escape(part.path)}">{escape(section.title)}</a>'
+        rows.append(f'<tr><th scope="row">{link}</th>{counts}<td>{", ".join(amount)}</td></tr>')
+    heads = "".join(f'<th scope="col" class="number">{verdict}</th>' for verdict in get_args(Verdict))
+    return [
+        *(f'<p class="warning">{_escape_inline(text)}</p>' for text in warnings),
+        f'<p class="result">{summarise(sections)}</p>',
+        '<h2 id="contents">Contents</h2>',
+        f'<div class="scroll"><table class="contents"><thead><tr><th scope="col">Section</th>{heads}'
+        f'<th scope="col">Shows</th></tr></thead>\n<tbody>{"".join(rows)}</tbody></table></div>',
     ]
-    about = f"<p>{summarise(sections)} The strip shows the interval beside the bound, which is the upright line.</p>"
-    return "\n".join([about, *tables])
 
 
-def _render_row(claim: Claim, title: str, place: int) -> str:
-    paper = f'<p class="note">{_escape_inline(describe_place(claim))}</p>' if claim.place else ""
+def _render_claims(parts: Sequence[Part]) -> list[str]:
+    """All claims, folded by section; the buttons above show those with one verdict, without a script."""
+    if not any(part.section.claims for part in parts):
+        return []
+    verdicts = get_args(Verdict)
+    buttons = "".join(
+        f'<input type="radio" name="verdict" id="only-{name}"{" checked" * (name == "all")}>'
+        f'<label for="only-{name}">{label}</label>'
+        for name, label in (("all", "all claims"), *((verdict.replace(" ", "-"), verdict) for verdict in verdicts))
+    )
+    body = [
+        '<h2 id="claims">Claims</h2>',
+        f"<p>{HOW_DECIDED} The strip shows the interval beside the bound, which is the upright line.</p>",
+        f'<fieldset class="filter"><legend>Show</legend>{buttons}</fieldset>',
+    ]
+    for owner in get_args(Owner):
+        chosen = [(part, [claim for claim in part.section.claims if claim.whose == owner]) for part in parts]
+        chosen = [(part, claims) for part, claims in chosen if claims]
+        if chosen:
+            body.append(f'<h3 id="{make_anchor(TITLES[owner])}">{TITLES[owner]}</h3>')
+        for part, claims in chosen:
+            link = f'<p><a href="{escape(part.path)}">{escape(part.section.title)}</a></p>'
+            body.append(_render_fold(f"{part.section.title}: {count_verdicts(claims)}", claims, link))
+    return body
+
+
+def _render_fold(summary: str, claims: Sequence[Claim], link: str = "") -> str:
+    rows = "\n".join(map(_render_row, claims))
     return (
-        f'<tr><td>{_render_badge(claim.verdict)}</td><td>{_escape_inline(claim.text)} <span class="soft">'
-        f'(<a href="#part-{place}">{escape(title)}</a>)</span>{paper}</td>'
+        f'<details class="group"><summary>{escape(summary)}</summary>{link}\n'
+        '<table class="claims"><thead><tr><th scope="col">Verdict</th><th scope="col">Claim</th>'
+        '<th scope="col">Measured (interval)</th><td></td></tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody></table></details>"
+    )
+
+
+def _render_row(claim: Claim) -> str:
+    notes = [claim.note, describe_place(claim) if claim.place else "Our claim."]
+    said = "".join(f'<p class="note">{_escape_inline(note)}</p>' for note in notes if note)
+    return (
+        f'<tr class="is-{claim.verdict.replace(" ", "-")}"><td>{_render_badge(claim.verdict)}</td>'
+        f"<td>{_escape_inline(claim.text)}{said}</td>"
         f'<td class="value">{_escape_inline(describe_measurement(claim))}</td>'
         f'<td class="strip">{_render_strip(claim)}</td></tr>'
     )
 
 
-def _render_section(section: Section, place: int, pictures: list[str]) -> str:
-    figures = [
-        _render_figure(figure.title, figure.caption, picture)
-        for figure, picture in zip(section.figures, pictures, strict=True)
+def _render_section(part: Part, level: int, prefix: str = "") -> list[str]:
+    section = part.section
+    titles = [*(table.title for table in section.tables), *(figure.title for figure in section.figures)]
+    anchors = [escape(f"{prefix}{anchor}") for anchor in make_anchors(titles)]
+    body = [f"<h{level}>{escape(section.title)}</h{level}>"]
+    body += [f'<p class="warning">{_escape_inline(section.warning)}</p>'] if section.warning else []
+    body += [f"<p>{_escape_inline(text)}</p>" for text in re.split(r"\n\s*\n", section.text.strip()) if text]
+    if len(titles) > 1:
+        items = "".join(
+            f'<li><a href="#{anchor}">{_escape_inline(title)}</a></li>'
+            for anchor, title in zip(anchors, titles, strict=True)
+        )
+        body.append(f'<details class="list"><summary>Tables and figures</summary><ul>{items}</ul></details>')
+    if section.claims:
+        body.append(_render_fold(count_verdicts(section.claims), section.claims))
+    body += [_render_table(table, anchor, level + 1) for table, anchor in zip(section.tables, anchors, strict=False)]
+    body += [
+        _render_figure(figure.title, figure.caption, picture, anchor, level + 1)
+        for figure, picture, anchor in zip(section.figures, part.pictures, anchors[len(section.tables) :], strict=True)
     ]
-    parts = [
-        f'<section id="part-{place}">\n<h2>{escape(section.title)}</h2>',
-        *(
-            f"<p>{_escape_inline(paragraph)}</p>"
-            for paragraph in re.split(r"\n\s*\n", section.text.strip())
-            if paragraph
-        ),
-        *map(_render_claim, section.claims),
-        *map(_render_table, section.tables),
-        *figures,
-        "</section>",
-    ]
-    return "\n".join(parts)
+    return body
 
 
-def _render_claim(claim: Claim) -> str:
-    notes = [describe_measurement(claim), claim.note, describe_place(claim) if claim.place else "Our claim."]
-    text = f"<p>{_escape_inline(claim.text)}</p>" + "".join(
-        f'<p class="note">{_escape_inline(note)}</p>' for note in notes if note
-    )
-    return f'<div class="claim">{_render_badge(claim.verdict)}{text}</div>'
+def _render_heading(title: str, anchor: str, level: int) -> str:
+    link = f'<a class="anchor" href="#{anchor}" aria-label="{escape(f"Link to {title}")}">#</a>'
+    return f'<h{level} id="{anchor}">{_escape_inline(title)} {link}</h{level}>'
 
 
-def _render_table(table: Table) -> str:
+def _render_table(table: Table, anchor: str, level: int) -> str:
     cells = [[row[place] for row in table.rows if place < len(row)] for place in range(len(table.columns))]
     right = [place > 0 and any(column) and all(map(NUMBER.match, column)) for place, column in enumerate(cells)]
     kinds = [' class="number"' if is_number else "" for is_number in right]
@@ -110,20 +203,21 @@ def _render_table(table: Table) -> str:
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     note = f'<p class="note">{_escape_inline(table.note)}</p>' if table.note else ""
     return (
-        f"<h3>{_escape_inline(table.title)}</h3>\n"
+        f"{_render_heading(table.title, anchor, level)}\n"
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}">'
         f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>{note}"
     )
 
 
-def _render_figure(title: str, caption: str, picture: str) -> str:
+def _render_figure(title: str, caption: str, picture: str, anchor: str, level: int) -> str:
     label = escape(f"{title}. {caption}".strip())
     if picture.endswith(".svg"):
-        image = f'<img src="{escape(picture)}" alt="{label}" loading="lazy">'
+        image = f'<a href="{escape(picture)}"><img src="{escape(picture)}" alt="{label}" loading="lazy"></a>'
     else:
         image = _render_inline_picture(picture, label)
     note = f"<figcaption>{_escape_inline(caption)}</figcaption>" if caption else ""
-    return f"<figure><h3>{_escape_inline(title)}</h3>\n{image}\n{note}</figure>"
+    heading = _render_heading(title, anchor, level)
+    return f'<figure>{heading}\n<div class="scroll picture">{image}</div>\n{note}</figure>'
 
 
 def _render_inline_picture(picture: str, label: str) -> str:

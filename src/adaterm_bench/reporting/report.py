@@ -1,4 +1,4 @@
-"""Writes a report's pages: one to read in a browser and the same as Markdown."""
+"""Writes a report's pages, to read in a browser and the same as Markdown."""
 
 import json
 import re
@@ -14,9 +14,9 @@ from adaterm_bench.reporting.svg import render
 
 
 def write(sections: list[Section], results: list[Result], folder: Path, single_file: bool = False) -> list[Path]:
-    """Write `report.html`, `report.md`, their figures and `claims.json`, or one HTML file; returns the paths.
+    """Write `report.html` and `report.md`, a page for each section, figures and `claims.json`; returns the paths.
 
-    Figures of an earlier report that are not in this one are removed.
+    As a single file there is but one page of HTML, with the figures inside. What an earlier report left is removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = [
@@ -27,25 +27,52 @@ def write(sections: list[Section], results: list[Result], folder: Path, single_f
         [render(figure.draw(), f"figure-{name}") for name, figure in zip(row, section.figures, strict=True)]
         for row, section in zip(names, sections, strict=True)
     ]
-    origin = describe_origins(results)
+    every = [*sections, describe_origins(results)]
     if single_file:
-        pages = {folder / "report.html": html.render_page(sections, pictures, origin)}
+        parts = [html.Part(section, "", row) for section, row in zip(every, [*pictures, []], strict=True)]
+        pages = {folder / "report.html": html.render_single(parts)}
     else:
-        files = [[f"figures/{name}.svg" for name in row] for row in names]
-        pages = {
-            folder / "report.html": html.render_page(sections, files, origin),
-            folder / "report.md": markdown.render_page(sections, files, origin),
-            folder / "claims.json": json.dumps(_list_claims(sections), indent=1) + "\n",
-        }
-        for row, texts in zip(files, pictures, strict=True):
-            pages |= {folder / name: text for name, text in zip(row, texts, strict=True)}
-        (folder / "figures").mkdir(exist_ok=True)
+        pages = _render_pages(every, [*names, []], folder)
+        for row, texts in zip(names, pictures, strict=True):
+            pages |= {folder / f"figures/{name}.svg": text for name, text in zip(row, texts, strict=True)}
+        pages[folder / "claims.json"] = json.dumps(_list_claims(sections), indent=1) + "\n"
     for path, text in pages.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     earlier = {folder / "report.md", folder / "claims.json", *(folder / "figures").glob("*.svg")}
+    for kind in ("html", "md"):
+        earlier |= {*(folder / "pages").glob(f"*.{kind}")}
     for old in earlier - pages.keys():
         old.unlink(missing_ok=True)
     return list(pages)
+
+
+def _render_pages(sections: list[Section], names: list[list[str]], folder: Path) -> dict[Path, str]:
+    """The first page and one for each section, for a browser and as Markdown; names are those of the figures."""
+    stems = _name_pages([section.title for section in sections])
+    pictures = [[f"../figures/{name}.svg" for name in row] for row in names]
+    parts = [
+        html.Part(section, f"pages/{stem}.html", row)
+        for section, stem, row in zip(sections, stems, pictures, strict=True)
+    ]
+    pages = {
+        folder / "report.html": html.render_contents(parts),
+        folder / "report.md": markdown.render_contents(sections, [f"pages/{stem}.md" for stem in stems]),
+    }
+    for place, (section, stem, row) in enumerate(zip(sections, stems, pictures, strict=True)):
+        pages[folder / f"pages/{stem}.html"] = html.render_part(parts, place, "../report.html")
+        pages[folder / f"pages/{stem}.md"] = markdown.render_part(section, row, "../report.md")
+    return pages
+
+
+def _name_pages(titles: list[str]) -> list[str]:
+    """A name for each page; later ones of the same name are numbered."""
+    seen: dict[str, int] = {}
+    names = []
+    for name in map(_slug, titles):
+        count = seen[name] = seen.get(name, 0) + 1
+        names.append(name if count == 1 else f"{name}-{count}")
+    return names
 
 
 def _list_claims(sections: list[Section]) -> list[dict[str, Any]]:

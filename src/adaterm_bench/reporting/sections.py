@@ -11,6 +11,11 @@ from adaterm_bench.core.section import Section
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Result, canonical, keep_newest_equations
 
+SMOKE = (
+    "These are runs of the preset `smoke`: few seeds, short and small. They show that everything runs, and prove "
+    "nothing; no verdict and no number here is a result."
+)
+
 
 def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], list[str]]:
     """A section for each experiment, and for each of its settings that decide results, with the results it shows.
@@ -59,7 +64,9 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
             changes += describe_dropped(present, shown)
             for claim in section.claims:
                 tested[claim.text] = max(claim.seeds, tested.get(claim.text, 0))
-            entries.append((replace(section, text=section.text + changes), shown, widest["experiment"]))
+            warning = SMOKE if widest["label"].split(",")[0] == "smoke" else ""
+            section = replace(section, text=section.text + changes, warning=warning)
+            entries.append((section, shown, widest["experiment"]))
     entries.sort(key=lambda entry: rank(entry[2]))
     return [(section, planned) for section, planned, _ in entries], complaints
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from adaterm_bench.reporting.palette import GRID, INK, PAPER
 
+WIDTH = 8.0  # inches, of all figures: as wide as a page's column, whose text is then as large as theirs
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10.0,

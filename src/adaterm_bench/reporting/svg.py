@@ -17,7 +17,6 @@ SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 HREF = f"{{{XLINK}}}href"
 GROUP, USE, TSPAN = (f"{{{SVG}}}{name}" for name in ("g", "use", "tspan"))
 FONTS = "'DejaVu Sans',Verdana,sans-serif"  # the first two are equally wide
-DRAWN = (r"\tilde", r"\sqrt")  # what browsers cannot set as text
 NUMBER = re.compile(r"-?\d+\.\d+")
 POINT = re.compile(r"([MLz])(?:\s*(-?[\d.]+)\s+(-?[\d.]+))?\s*")
 ElementTree.register_namespace("", SVG)
@@ -27,12 +26,9 @@ ElementTree.register_namespace("xlink", XLINK)
 def render(figure: "Figure", name: str) -> str:
     """The figure as SVG text, the same each time; ids and classes are its own, so that many can share a page."""
     import matplotlib as mpl  # only where something is drawn
-    import matplotlib.text
 
     text = io.StringIO()
-    labels = [label.get_text() for label in figure.findobj(mpl.text.Text)]
-    drawn = any(sign in label for label in labels for sign in DRAWN)
-    with mpl.rc_context({**STYLE, "svg.hashsalt": name, "svg.fonttype": "path" if drawn else "none"}):
+    with mpl.rc_context({**STYLE, "svg.hashsalt": name, "svg.fonttype": "none"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     root = ElementTree.fromstring(text.getvalue())
     for child in root.findall(f"{{{SVG}}}metadata"):

@@ -1,5 +1,6 @@
 """Numbers, intervals and verdicts in words."""
 
+import re
 from math import floor, inf, isfinite, isnan, log10
 from typing import get_args
 
@@ -79,7 +80,7 @@ def count_verdicts(claims: list[Claim]) -> str:
 
 
 def summarise(sections: list[Section]) -> str:
-    """How many claims of the paper, and of ours, have each verdict, and what the verdicts mean."""
+    """How many claims of the paper, and of ours, have each verdict."""
     groups = group_claims(sections)
     if not groups:
         return "No claims have been tested yet."
@@ -87,14 +88,42 @@ def summarise(sections: list[Section]) -> str:
     claims = [claim for group in groups.values() for _, claim in group]
     unbounded = sum(claim.low == -inf and claim.high == inf for claim in claims)
     few = f" Without an interval, for want of seeds or values: {unbounded}." if unbounded else ""
-    return (
-        f"{' '.join(tallies)}{few} A claim is reproduced if the whole interval lies where it says, not reproduced if "
-        "the whole of it lies elsewhere, and else undecided. Intervals are at the level 95 %, paired where methods are "
-        "compared, and by bootstrap over seeds unless a note says otherwise. Where one sentence makes several claims, "
-        "their p-values are raised by Holm's correction, and one that is then not below 0.05 leaves its claim "
-        "undecided: that one's interval alone may say more. Beside a claim of the paper on means of its tables stands "
-        "Welch's test of the paper's own means, deviations and 24 trials."
-    )
+    return " ".join(tallies) + few
+
+
+HOW_DECIDED = (
+    "A claim is reproduced if the whole interval lies where it says, not reproduced if the whole of it lies elsewhere, "
+    "and else undecided. Intervals are at the level 95 %, paired where methods are compared, and by bootstrap over "
+    "seeds unless a note says otherwise. Where one sentence makes several claims, their p-values are raised by Holm's "
+    "correction, and one that is then not below 0.05 leaves its claim undecided: that one's interval alone may say "
+    "more. Beside a claim of the paper on means of its tables stands Welch's test of the paper's own means, deviations "
+    "and 24 trials."
+)
+
+
+def list_warnings(sections: list[Section]) -> list[str]:
+    """What a reader of the whole report must know first, each once, with the sections that it is about."""
+    warnings: dict[str, list[str]] = {}
+    for section in sections:
+        if section.warning:
+            warnings.setdefault(section.warning, []).append(section.title)
+    every = len(sections)
+    return [text if len(titles) == every else f"{', '.join(titles)}: {text}" for text, titles in warnings.items()]
+
+
+def make_anchor(title: str) -> str:
+    """The name of a heading in links, as Markdown's renderers make it."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") or "part"
+
+
+def make_anchors(titles: list[str]) -> list[str]:
+    """The same for all headings of a page; later ones of the same name are numbered."""
+    seen: dict[str, int] = {}
+    anchors = []
+    for anchor in map(make_anchor, titles):
+        count = seen[anchor] = seen.get(anchor, -1) + 1
+        anchors.append(f"{anchor}-{count}" if count else anchor)
+    return anchors
 
 
 TITLES: dict[Owner, str] = {"the paper's": "Claims of the paper", "ours": "Claims of ours"}

@@ -12,12 +12,13 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Ellipse
 
 from adaterm_bench.reporting.palette import GRID, INK
-from adaterm_bench.reporting.style import use_style
+from adaterm_bench.reporting.style import WIDTH, use_style
 
 Data = dict[str, Any]
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#7f8694"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE)
+DOF = "\u03bd\u0303"  # the letter nu with its tilde
 
 
 def draw(name: str, data: Data) -> Canvas:
@@ -27,8 +28,8 @@ def draw(name: str, data: Data) -> Canvas:
     return canvas
 
 
-def _canvas(columns: int = 1, width: float = 3.7, height: float = 3.1, **options: Any) -> tuple[Canvas, list[Axes]]:
-    canvas = Canvas(figsize=(width * columns, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+def _canvas(columns: int = 1, height: float = 3.4, **options: Any) -> tuple[Canvas, list[Axes]]:
+    canvas = Canvas(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
     panels = list(canvas.subplots(1, columns, squeeze=False, **options)[0])
     for panel in panels:
         panel.grid()
@@ -51,12 +52,12 @@ def _robust_fit(data: Data) -> Any:
 
 
 def _gaussian_limit(data: Data) -> Any:
-    canvas, (panel,) = _canvas(width=5.0)
+    canvas, (panel,) = _canvas(height=3.8)
     dashes = ("-", "--", "-.", ":", "-")
     for dof, values, colour, dash in zip(data["dofs"], data["densities"], (*COLOURS[:4], INK), dashes, strict=True):
         label = r"$\nu\to\infty$ (Gaussian)" if dof == inf else rf"$\nu={dof:g}$"
         panel.plot(data["x"], values, color=colour, linestyle=dash, label=label)
-    panel.set(xlabel="$g$", ylabel=r"density $\mathcal{T}(g\mid 0, 1, \nu)$")
+    panel.set(xlabel="$g$", ylabel=r"density of $g$")
     panel.legend(fontsize=9)
     return canvas
 
@@ -68,15 +69,15 @@ def _digamma_bound(data: Data) -> Any:
         curves.plot(dof, exact, color=colour, label=f"$d={size}$, exact")
         curves.plot(dof, bound, color=colour, linestyle="--", label=f"$d={size}$, upper bound")
         gaps.plot(dof, np.array(bound) - np.array(exact), color=colour, label=f"$d={size}$")
-    curves.set(xlabel=r"$\tilde{\nu}$", ylabel=r"$\psi\left(\frac{\nu+d}{2}\right)-\psi\left(\frac{\nu}{2}\right)$")
-    gaps.set(xlabel=r"$\tilde{\nu}$", ylabel="bound $-$ exact", yscale="log")
+    curves.set(xlabel=DOF, ylabel=r"$\psi((\nu+d)/2)-\psi(\nu/2)$")
+    gaps.set(xlabel=DOF, ylabel="bound $-$ exact", yscale="log")
     curves.legend(fontsize=8)
     gaps.legend(fontsize=9)
     return canvas
 
 
 def _surrogate_gradient(data: Data) -> Any:
-    canvas, (panel,) = _canvas(width=5.0)
+    canvas, (panel,) = _canvas(height=3.8)
     dashes = ("-", "--", "-.", ":")
     for size, values, colour, dash in zip(data["sizes"], data["gradients"], COLOURS, dashes, strict=False):
         panel.plot(data["weight"], values, color=colour, linestyle=dash, label=f"$d={size:,}$", linewidth=1.8)
@@ -87,8 +88,8 @@ def _surrogate_gradient(data: Data) -> Any:
 
 
 def _coupled_scales(data: Data) -> Any:
-    canvas, panels = _canvas(2, height=3.9, sharex=True, sharey=True)
-    titles = {"student": r"AdaTerm ($\tilde{\nu}=1$)", "gaussian": r"Gaussian ($\tilde{\nu}\to\infty$)"}
+    canvas, panels = _canvas(2, height=4.3, sharex=True, sharey=True)
+    titles = {"student": f"AdaTerm ({DOF} = 1)", "gaussian": f"Gaussian ({DOF} → ∞)"}
     for panel, (name, title) in zip(panels, titles.items(), strict=True):
         panel.add_patch(Ellipse((0, 0), 6, 6, fill=False, color=BLUE, linewidth=2.0, label=r"before: $\sigma=1$"))
         for point, scale, colour in zip(data["points"], data[name], (RED, GREEN, PURPLE, INK), strict=True):
@@ -102,7 +103,7 @@ def _coupled_scales(data: Data) -> Any:
 
 
 def _dof_and_distance(data: Data) -> Any:
-    canvas, (plane, near, far) = _canvas(3, width=2.9)
+    canvas, (plane, near, far) = _canvas(3, height=3.0)
     far.sharey(near)
     levels = [0.5, 1, 2, 4, 8, 16]
     contours = plane.contour(data["axis"], data["axis"], data["distance"], levels=levels, colors=GREY, linewidths=1.0)
@@ -110,7 +111,7 @@ def _dof_and_distance(data: Data) -> Any:
     plane.contour(data["axis"], data["axis"], data["increment"], levels=[0.0], colors=INK, linestyles="--")
     for point, colour in zip(data["points"], (BLUE, RED), strict=True):
         plane.plot(*point, "o", color=colour)
-    plane.set(xlabel="$g_1$", ylabel="$g_2$", aspect="equal", title="distance $D$ of an observation")
+    plane.set(xlabel="$g_1$", ylabel="$g_2$", aspect="equal", title="distance $D$")
     for panel, index, colour, word in ((near, 1, BLUE, "near"), (far, 2, RED, "far")):
         for at, shade, dash in ((0, GREY, "-"), (index, colour, "--")):
             panel.plot(
@@ -120,18 +121,16 @@ def _dof_and_distance(data: Data) -> Any:
                 panel.axvline(
                     sign * data["central"][at], color=GREEN, linestyle=dash, linewidth=1.0, alpha=1.0 if at else 0.6
                 )
-        panel.set(
-            xlabel="$g_1$", ylabel="density", yscale="log", title=f"after {data['repeats']:,} {word} observations"
-        )
+        panel.set(xlabel="$g_1$", ylabel="density", yscale="log", title=f"after {data['repeats']:,} {word} ones")
         panel.legend(fontsize=9, loc="lower center")
     return canvas
 
 
 def _first_moment(data: Data) -> Any:
-    canvas, panels = _canvas(2, height=4.0, sharex=True, sharey=True)
+    canvas, panels = _canvas(2, height=4.3, sharex=True, sharey=True)
     places, true = np.array(data["places"]), np.array(data["true"])
     axis = np.linspace(-3.0, 3.0, 101)
-    titles = {"student": "AdaTerm", "gaussian": r"Gaussian ($\tilde{\nu}\to\infty$)"}
+    titles = {"student": "AdaTerm", "gaussian": f"Gaussian ({DOF} → ∞)"}
     for panel, (name, title) in zip(panels, titles.items(), strict=True):
         panel.contour(axis, axis, axis[:, None] ** 2 + axis**2, levels=8, colors=GRID, linewidths=0.8)
         mean = np.array(data[name])
@@ -150,7 +149,7 @@ def _first_moment(data: Data) -> Any:
 
 
 def _rates(data: Data) -> Any:
-    canvas, (left, right) = _canvas(2, width=4.0, height=3.2)
+    canvas, (left, right) = _canvas(2, height=3.4)
     dof, distance = data["dof"][::2], data["distance"][::2]  # finer contours look the same
     rates, increment = (np.array(data[name])[::2, ::2] for name in ("rate", "increment"))
     rate = left.contourf(dof, distance, rates, levels=np.linspace(0.0, 0.1, 11), cmap="viridis")
@@ -159,11 +158,11 @@ def _rates(data: Data) -> Any:
     levels = np.concatenate([np.linspace(increment.min(), 0.0, 13), np.linspace(0.0, increment.max(), 9)[1:]])
     change = right.contourf(dof, distance, increment, levels=levels, cmap="PuOr", norm=limits)
     right.contour(dof, distance, increment, levels=[0.0], colors=INK, linewidths=1.2)
-    bar = canvas.colorbar(change, ax=right, label=r"$\kappa_{\Delta\tilde{\nu}}\,g_{\tilde{\nu}}$")
+    bar = canvas.colorbar(change, ax=right, label=f"change of {DOF}")
     ticks = [levels[0], levels[6], 0.0, levels[-1]]
     bar.set_ticks(ticks, labels=[f"{tick:.1e}" if tick else "0" for tick in ticks])
     for panel in (left, right):
-        panel.set(xlabel=r"$\tilde{\nu}_{t-1}$", ylabel="$D_t$", yscale="log")
+        panel.set(xlabel=f"{DOF} before the step", ylabel="$D_t$", yscale="log")
     return canvas
 
 

@@ -26,7 +26,7 @@ from adaterm_bench.reporting.orders import COLUMNS, check_means, claim_orders
 from adaterm_bench.reporting.palette import INK, choose_look
 from adaterm_bench.reporting.published import AS_PUBLISHED, find_published
 from adaterm_bench.reporting.statistics import mean_std, with_worst
-from adaterm_bench.reporting.style import use_style
+from adaterm_bench.reporting.style import WIDTH, use_style
 from adaterm_bench.reporting.text import format_interval, format_number
 
 CURVES = (*RIVALS, "AdaTerm", "AdaTerm2")
@@ -207,8 +207,8 @@ def _make_examples(results: list[Result], horizon: int) -> list[Figure]:
         if result.outcome["example"] is not None
     }
     caption = (
-        "The first test trajectory (dark), and the mean of many sampled predictions with a band of two standard "
-        "deviations. Dotted: where the network saw the true state."
+        "Thin line: the first test trajectory. Thick line: the mean of many sampled predictions, with a band of two "
+        "standard deviations. Dotted: where the network saw the true state."
     )
     title = f"True and predicted angles with {_format_steps(horizon)}"
     return [Figure(title, lambda: _draw_examples(examples, horizon), caption)] if examples else []
@@ -218,7 +218,7 @@ def _draw_examples(examples: dict[str, Any], horizon: int) -> Any:
     from matplotlib import figure as canvas  # only where something is drawn
 
     with use_style():
-        figure = canvas.Figure(figsize=(7.0, 3.9), layout="constrained")
+        figure = canvas.Figure(figsize=(WIDTH, 4.4), layout="constrained")
         panels = figure.subplots(2, len(examples), squeeze=False, sharex=True, sharey="row")
         for column, (method, example) in zip(panels.T, examples.items(), strict=True):
             colour = choose_look(method).colour

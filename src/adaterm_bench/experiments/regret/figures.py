@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from adaterm_bench.reporting.palette import INK, choose_look
-from adaterm_bench.reporting.style import use_style
+from adaterm_bench.reporting.style import WIDTH, use_style
 
 Values = NDArray[np.float64]
 Means = dict[tuple[str, str], dict[str, Values]]
@@ -15,9 +15,9 @@ Means = dict[tuple[str, str], dict[str, Values]]
 SHOWN = ("linear", "heavy tails, dof 2", "one in 3")  # problems whose bounds are drawn
 TERMS = {
     "last": ("#cc79a7", "term 1, of $v_T$"),
-    "path": ("#d55e00", r"term 2, $\propto\Sigma_t\,\sqrt{t\,v_t}$"),
+    "path": ("#d55e00", r"term 2, $\propto\Sigma_t$ √($t\,v_t$)"),
     "recent": ("#e69f00", "term 3, of recent $g^2$"),
-    "history": ("#0072b2", r"term 4, $\propto\sqrt{\ln T}\;\|g^2\|_2$"),
+    "history": ("#0072b2", r"term 4, $\propto$ √(ln $T$) $\|g^2\|_2$"),
 }
 
 RELATED = {"AdaTerm (gradient init)": "AdaTerm", "AMSGrad": "Adam"}  # drawn as these, but dashed: they often coincide
@@ -27,7 +27,7 @@ def draw_regret(means: Means) -> Figure:
     """The regret of every method, a panel for each problem."""
     problems = list(dict.fromkeys(problem for problem, _ in means))
     with use_style():
-        canvas = Figure(figsize=(7.0, 2.1 * -(-len(problems) // 2) + 0.7), layout="constrained")
+        canvas = Figure(figsize=(WIDTH, 2.3 * -(-len(problems) // 2) + 0.7), layout="constrained")
         panels = canvas.subplots(-(-len(problems) // 2), 2, squeeze=False, sharex=True).ravel()
         for panel, problem in zip(panels, problems, strict=False):
             runs = {method: run for (where, method), run in means.items() if where == problem}
@@ -36,7 +36,7 @@ def draw_regret(means: Means) -> Figure:
                 dash = "--" if method in RELATED else "-"
                 panel.plot(run["time"], keep_positive(run["regret"]), color=colour, linestyle=dash, label=method)
             times, least = run["time"], min(keep_positive(value["regret"])[-1] for value in runs.values())
-            panel.plot(times, least * np.sqrt(times / times[-1]), color=INK, linestyle=":", label=r"$\propto\sqrt{T}$")
+            panel.plot(times, least * np.sqrt(times / times[-1]), color=INK, linestyle=":", label=r"$\propto$ √$T$")
             _set_log_axes(panel, problem)
         for panel in panels[len(problems) :]:
             panel.set_visible(False)
@@ -51,7 +51,7 @@ def draw_bounds(means: Means) -> Figure:
     every = list(dict.fromkeys(problem for problem, _ in bounded))
     problems = [problem for problem in SHOWN if problem in every] or every[:3]
     with use_style():
-        canvas = Figure(figsize=(7.6, 2.3 * len(methods) + 0.9), layout="constrained")
+        canvas = Figure(figsize=(WIDTH, 2.5 * len(methods) + 0.9), layout="constrained")
         panels = canvas.subplots(len(methods), len(problems), squeeze=False, sharex=True, sharey="row")
         for line, method in zip(panels, methods, strict=True):
             for panel, problem in zip(line, problems, strict=True):
