@@ -15,28 +15,11 @@ def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="also run the tests that are marked slow")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config, items):
-    for item in items:
-        if not config.getoption("--all") and item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: make test-all runs it"))
-        group = find_group(item)
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def find_group(item):
-    """Name the tests that one worker runs: they share processes, or the kernels that the first of them compiles."""
-    from catalogue import RULES
-
-    if "ranks" in getattr(item, "fixturenames", ()):
-        return "ranks"
-    chosen = item.callspec.params if hasattr(item, "callspec") else {}
-    if chosen.get("engine", "fused") != "fused" or item.module.__name__ == "test_gpu":
-        return None
-    plain = {optimizer: rule for rule, (optimizer, options) in RULES.items() if not options}
-    rule = chosen.get("rule", plain.get(chosen.get("name")))
-    return rule if rule in RULES else None
+    if not config.getoption("--all"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: make test-all runs it"))
 
 
 @pytest.fixture(autouse=True)
