@@ -5,6 +5,7 @@ import pytest
 import torch
 
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels then run on a CPU
+os.environ["OMP_NUM_THREADS"] = "1"  # in the processes that tests start; in this one as below
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs, and all they start, ignore
 torch.set_num_threads(1)  # the tensors are small, and threads would only wait for each other

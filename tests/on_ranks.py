@@ -187,10 +187,11 @@ def split(model):
     return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
 
-def step_once(rule):
-    """One fused step of the model in this process."""
-    model = Network()
-    train_model(model, make(rule, split(model), lr=1e-2, **ENGINES["fused"]), range(1))
+def compile_kernels(rules, dtype):
+    """Take a fused step of each rule in this process, so that it alone compiles, and the ranks find it done."""
+    for rule in rules:
+        params = parameters([(3,)], dtype)
+        train(make(rule, params, **ENGINES["fused"]), params, 1)
 
 
 def train_as_torch_shards(rule, kind, engine):

@@ -8,6 +8,8 @@ from torch._dynamo.utils import counters
 import adaterm
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own
+FEW = [(7, 5), (3,), ()]
+"""Shapes of parameters; tracing takes as much time for each."""
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -19,7 +21,7 @@ def test_a_step_is_one_graph(rule, engine):
     torch._dynamo.reset()
     counters.clear()
     flags = ENGINES[engine] | {"capturable": True}
-    params, eager = parameters(), parameters()
+    params, eager = parameters(FEW), parameters(FEW)
     rates = [torch.tensor(0.01), torch.tensor(0.01)]
     optimizers = [make(rule, p, lr=lr, **flags) for p, lr in zip((params, eager), rates, strict=True)]
     step = torch.compile(optimizers[0].step, fullgraph=True, backend="aot_eager")
@@ -46,7 +48,7 @@ def test_a_step_is_one_graph(rule, engine):
 def test_a_monitor_is_part_of_the_graph(engine):
     torch._dynamo.reset()
     counters.clear()
-    params, eager = parameters(), parameters()
+    params, eager = parameters(FEW), parameters(FEW)
     flags = ENGINES[engine] | {"capturable": True, "lr": torch.tensor(0.01)}
     optimizers = [make("RobustAdamW, usual norm", each, **flags) for each in (params, eager)]
     monitors = [adaterm.Monitor(optimizer, length=8) for optimizer in optimizers]

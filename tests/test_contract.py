@@ -247,7 +247,7 @@ def test_autograd_goes_through_a_differentiable_step(rule):
     def make_state(rule, mean, scale):
         blank = torch.zeros(4, dtype=torch.float64, requires_grad=True)
         blank.grad = torch.ones_like(blank)
-        filled = make(rule, [blank], eps=1e-2)
+        filled = make(rule, [blank], eps=1e-2, foreach=False)
         filled.step()
         past = {}
         if rule in JUDGING:  # as if it had seen enough to judge by

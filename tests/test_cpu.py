@@ -14,7 +14,7 @@ import adaterm
 from adaterm.engines.cpu import engine as cpu
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="Numba is not installed")
-LARGE = [(600_001,), (70_000,), (300, 1000), (5,)]
+LARGE = [(460_001,), (70_000,), (70, 1000), (5,)]
 """Tensors that threads share, one of more than a piece that they do not, and a small one."""
 
 

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -23,8 +24,14 @@ ROOT = Path(__file__).parents[1]
 def run_page(page, given=""):
     """Every Python block of a page, in order, as one program, after what it takes as given; what it prints."""
     blocks = (ROOT / page).read_text().split("```python\n")[1:]
-    program = "\n".join([given, *(block.split("```")[0] for block in blocks)])
-    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    return run_program("-c", "\n".join([given, *(block.split("```")[0] for block in blocks)]))
+
+
+def run_program(*words):
+    """What a program prints, run as users run it: without Triton's interpreter."""
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 def load(record):
@@ -46,8 +53,7 @@ def list_marks(page):
 
 
 def test_the_demo_runs_and_records_where_its_numbers_come_from(tmp_path):
-    command = [sys.executable, "examples/demo.py", "--steps", "20", "--seeds", "1", "--out", str(tmp_path)]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = run_program("examples/demo.py", "--steps", 20, "--seeds", 1, "--out", tmp_path)
     assert "loss, none bad" in shown
     assert all((tmp_path / name).stat().st_size > 10_000 for name in ("demo.png", "levels.png"))
     record = json.loads((tmp_path / "demo.json").read_text())

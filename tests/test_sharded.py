@@ -12,6 +12,7 @@ from catalogue import ENGINES, JUDGING, SEPARATE, give_gradients
 from on_ranks import (
     LAYOUTS,
     ask_for_state_first,
+    compile_kernels,
     compile_with_shards,
     follow,
     give_gradients_of_other_placements,
@@ -24,7 +25,6 @@ from on_ranks import (
     skip_together,
     state_on_disk,
     step_in_the_interpreter,
-    step_once,
     survive_awkward_steps,
     train_as_torch_shards,
 )
@@ -41,6 +41,8 @@ FEW_JUDGING = ["RobustAdamW, soon judging", "RobustAdamW, usual norm"]
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_four_ranks_follow_one_process(ranks, layout, engine):
+    if engine == "fused":
+        compile_kernels(FEW + FEW_JUDGING, torch.float64)
     ranks.run(4, follow, layout, engine, FEW, torch.float64)
     if engine == "fused":
         ranks.run(4, follow, layout, engine, FEW_JUDGING, torch.float64, 14)
@@ -56,6 +58,8 @@ def test_every_rule_follows_one_process(ranks, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("layout", ["fsdp", "tensor parallel"])
 def test_two_ranks_follow_one_process_in_single_precision(ranks, layout, engine):
+    if engine == "fused":
+        compile_kernels(FEW + FEW_JUDGING, torch.float32)
     ranks.run(2, follow, layout, engine, FEW, torch.float32)
     if engine == "fused":
         ranks.run(2, follow, layout, engine, FEW_JUDGING[1:], torch.float32, 14)
@@ -75,9 +79,9 @@ def test_kernels_for_gpus(ranks):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_models_that_torch_shards(ranks, kind, engine):
     rules = ["AdaTerm", "RobustAdamW, usual norm"] if engine == "fused" or kind == "fsdp" else ["AdaTerm"]
+    if engine == "fused":
+        compile_kernels(rules, torch.float32)
     for rule in rules:
-        if engine == "fused":
-            step_once(rule)  # so that this process alone compiles, and the ranks find it done
         ranks.run(4, train_as_torch_shards, rule, kind, engine)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from operator import is_
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from adaterm import state
 from adaterm.engines.agreement import Agreement, Sums, is_sharded, refuse_flat
 from adaterm.engines.base import Scaling
 from adaterm.engines.choice import choose_engine, refuse_gradients
-from adaterm.engines.group_step import GroupStep, Members
+from adaterm.engines.group_step import GroupStep, Plan
 from adaterm.engines.memory import Memory
 from adaterm.equations import Statistics
 from adaterm.options import Common, name_options, warn_of_unknown_keys
@@ -27,15 +27,6 @@ from adaterm.statistics import ParameterStatistics
 
 _COMMON = {name: getattr(Common(), name) for name in name_options(Common)}
 _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
-
-
-class Plan(NamedTuple):
-    """What is to be done with a group in this step; all that cannot be done was refused before there was one."""
-
-    rule: Rule
-    options: Common
-    engine: str
-    stepped: list[Tensor]
 
 
 class RobustOptimizer(Optimizer):
@@ -147,73 +138,73 @@ class RobustOptimizer(Optimizer):
 
     def _make_steps(self, scaling: Scaling) -> list[GroupStep] | None:
         """A step for every group that has gradients, with its state; None if there is to be no step."""
-        compiling, params = torch.compiler.is_compiling(), self._list_params()
+        params = self._list_params()
         plans = {
             index: self._plan(index, params)
             for index, group in enumerate(self.param_groups)
             if any(parameter.grad is not None for parameter in group["params"])
         }
         rehearsal = False
-        if not compiling:
+        if not torch.compiler.is_compiling():
             if self._memory.only_rehearsed:
                 self._forget_rehearsal()
             agreement = self._memory.find_agreement(params)
             rehearsal = not self.state and state.is_rehearsal(self.param_groups, agreement)
-            stepped = [parameter for plan in plans.values() for parameter in plan.stepped]
-            if not rehearsal and self._begins_with_infinity(stepped, agreement, scaling.found_inf):
+            if not rehearsal and self._begins_with_infinity(agreement, scaling.found_inf):
                 return None
-        members = {index: self._gather_members(index, plan) for index, plan in plans.items()}
+        columns = {index: self._gather_state(index, plan.rule) for index, plan in plans.items()}
         if rehearsal:
             self._memory.only_rehearsed = True
             return None
-        steps = [self._make_step(index, plans[index], chosen) for index, chosen in members.items()]
+        steps = [self._make_step(index, plan, columns[index]) for index, plan in plans.items()]
         return [step for step in steps if step is not None]
 
     def _plan(self, index: int, all_params: list[Tensor]) -> Plan:
         rule, options = self._read_options(index)
-        stepped = [parameter for parameter in self.param_groups[index]["params"] if parameter.grad is not None]
+        params = list(self.param_groups[index]["params"])
+        stepped = [parameter for parameter in params if parameter.grad is not None]
         refuse_gradients(type(self).__name__, stepped)
         refuse_flat(stepped, all_params, self._given)
         if options.differentiable and any(map(is_sharded, all_params)):
             raise RuntimeError("differentiable=True is not supported where parameters are sharded (DTensor)")
-        return Plan(rule, options, choose_engine(stepped, options), stepped)
+        places = [place for place, p in enumerate(params) if p.grad is not None and p.numel()]
+        first = sum(len(group["params"]) for group in self.param_groups[:index])
+        return Plan(rule, options, choose_engine(stepped, options), params, places, first, len(all_params))
 
-    def _make_step(self, index: int, plan: Plan, members: Members) -> GroupStep | None:
+    def _make_step(self, index: int, plan: Plan, columns: dict[str, list[Tensor]]) -> GroupStep | None:
         """The step of a group, remembered for the next time; None if there are no elements to step."""
-        made = None
-        if members.params:
-            made = GroupStep(plan.engine, plan.rule, plan.options, members, self._memory.captured)
+        step = GroupStep(plan, columns, self._memory.captured) if plan.places else None
         if not torch.compiler.is_compiling():
-            if made is not None:
-                made.remember([self.state[parameter] for parameter in members.params], tuple(members.state))
-            self._memory.remember(index, members.group_params, made, list(self.state.values()))
-        return made
+            if step is not None:
+                step.remember([self.state[parameter] for parameter in step.params])
+            self._memory.remember(index, plan.params, step, list(self.state.values()))
+        return step
 
     def _carry_out(self, steps: list[GroupStep], scaling: Scaling) -> None:
         """Gauge, agree and finish; where nothing has to be agreed, engines take their stages in one go."""
-        memory, judges = self._memory, any(each.rule.window for each in steps)
+        memory, judges = self._memory, any(step.plan.rule.window for step in steps)
         gauged: list[Sums] = []
         if memory.agreement is not None or judges:
-            gauged = [part for each in steps for part in each.gauge(Scaling(scaling.grad_scale))]
+            gauged = [part for step in steps for part in step.gauge(Scaling(scaling.grad_scale))]
         sums = [part.values for part in gauged]
         if memory.agreement is not None:
-            rows = max([each.rule.sum_count for each in steps], default=1)
+            rows = max([step.plan.rule.sum_count for step in steps], default=1)
             sums, found_inf = memory.agreement.reach(gauged, rows, scaling.found_inf)
             scaling = Scaling(scaling.grad_scale, found_inf)
-        on_device = all(each.skips_on_device for each in steps)
+        on_device = all(step.skips_on_device for step in steps)
         if scaling.found_inf is not None and not on_device and scaling.found_inf.item():
             memory.verdict = None
-            for each in steps:
-                each.skip()
+            for step in steps:
+                step.skip()
             return
         verdicts = memory.find_judgement(steps).reach(sums, scaling) if judges else [None] * len(steps)
         memory.verdict = verdicts[0] if verdicts else None
-        for each, verdict in zip(steps, verdicts, strict=True):
+        for step, verdict in zip(steps, verdicts, strict=True):
             if gauged:
-                each.finish([sums.pop(0) for _ in each.engines], verdict, scaling)
+                step.finish([sums.pop(0) for _ in step.engines], verdict, scaling)
             else:
-                each.step(scaling)
-            each.end(self.state)
+                step.step(scaling)
+            step.end(self.state)
 
     def _forget_rehearsal(self) -> None:
         """Drop state that was only rehearsed, unless something was loaded into it: the first step makes its own."""
@@ -222,44 +213,26 @@ class RobustOptimizer(Optimizer):
                 del self.state[parameter]
         self._memory.only_rehearsed = False
 
-    def _begins_with_infinity(
-        self, stepped: list[Tensor], agreement: Agreement | None, found_inf: Tensor | None
-    ) -> bool:
+    def _begins_with_infinity(self, agreement: Agreement | None, found_inf: Tensor | None) -> bool:
         """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
+        stepped = [parameter for parameter in self._list_params() if parameter.grad is not None]
         if found_inf is None or all(self.state.get(parameter) for parameter in stepped):
             return False
         if agreement is not None:
             _, found_inf = agreement.reach([], 1, found_inf)
         return found_inf is not None and bool(found_inf.item())
 
-    def _gather_members(self, index: int, plan: Plan) -> Members:
-        """The tensors of a group's step; those of its state are made where they are missing."""
-        group, names = self.param_groups[index], name_state(plan.rule)
-        first = sum(len(before["params"]) for before in self.param_groups[:index])
-        params: list[Tensor] = []
-        grads: list[Tensor] = []
+    def _gather_state(self, index: int, rule: Rule) -> dict[str, list[Tensor]]:
+        """The state of the parameters of a group's step, by name, made where it is missing."""
+        names = name_state(rule)
         history: list[Tensor] = []
         columns: list[list[Tensor]] = [[] for _ in names]
-        self._init_group(group, params, grads, history, *columns)
-        places = [place for place, p in enumerate(group["params"]) if p.grad is not None and p.numel()]
-        return Members(
-            params,
-            dict(zip(names, columns, strict=True)),
-            history,
-            group_params=list(group["params"]),
-            places=places,
-            positions=[first + place for place in places],
-            total=len(self._list_params()),
-        )
+        self._init_group(self.param_groups[index], history, *columns)
+        if history:
+            self._memory.history = history[0]
+        return dict(zip(names, columns, strict=True))
 
-    def _init_group(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        history: list[Tensor],
-        *columns: list[Tensor],
-    ) -> None:
+    def _init_group(self, group: dict[str, Any], history: list[Tensor], *columns: list[Tensor]) -> None:
         """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
         rule, options = self._check_options(group)
         names, stepped = name_state(rule), [p for p in group["params"] if p.grad is not None]
@@ -268,13 +241,11 @@ class RobustOptimizer(Optimizer):
         agreement = self._memory.find_agreement(self._list_params())
         for parameter in stepped:
             entry = self.state[parameter]
-            state.complete(entry, names, rule, options, parameter, grad_scale, engine)
+            state.complete(entry, rule, options, parameter, grad_scale, engine)
             if parameter.numel():
-                params.append(parameter)
-                grads.append(parameter.grad)
                 for name, column in zip(names, columns, strict=True):
                     column.append(entry[name])
-        if rule.window and params:
+        if rule.window and columns[0]:
             history.append(state.keep_history(self.state, self._list_params(), rule.window))
         if rule.init_scale == "gradient" and agreement is not None:
             state.begin_shared_scales(rule, options, fresh, self.state, self._list_params(), agreement, grad_scale)
@@ -288,14 +259,8 @@ class RobustOptimizer(Optimizer):
 
         They are the numbers that the step computed anyway: nothing waits for a device until you read them.
         """
-        return ParameterStatistics([(params, table.clone()) for params, table in self.list_statistics()])
-
-    def list_statistics(self) -> list[tuple[list[Tensor], Tensor]]:
-        """The last step's statistics in blocks: parameters, and a table with their distance, trust and dof as rows.
-
-        The next step may overwrite the tables.
-        """
-        return [block for each in self._memory.steps for block in each.list_statistics()]
+        engines = self._memory.list_engines()
+        return ParameterStatistics([(engine.block.owners, engine.statistics.clone()) for engine in engines])
 
     def add_watcher(self, watch: Callable[[], None]) -> Callable[[], None]:
         """Call this after every step, also in graphs; the result ends it. torch's hooks cost half a small step."""
@@ -304,9 +269,9 @@ class RobustOptimizer(Optimizer):
 
     def tell_last_step(self) -> tuple[tuple[int, ...], list[Tensor], Tensor | None]:
         """Positions of the parameters that had gradients, their statistics in blocks, and the verdict on the batch."""
-        steps = self._memory.steps
-        positions = tuple([position for each in steps for block in each.positions for position in block])
-        return positions, [engine.statistics for each in steps for engine in each.engines], self._memory.verdict
+        engines = self._memory.list_engines()
+        positions = tuple([position for engine in engines for position in engine.block.positions])
+        return positions, [engine.statistics for engine in engines], self._memory.verdict
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""

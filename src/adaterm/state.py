@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
 from adaterm.engines.agreement import Agreement, Sums, get_local, get_local_gradient, is_sharded
+from adaterm.engines.fused import match_order
 from adaterm.engines.group_step import as_reals, count_elements
 from adaterm.equations import direct
 from adaterm.options import FOREIGN_OPTIONS, Common, warn_user
-from adaterm.rules import HISTORY, WINDOW, Rule, measure
+from adaterm.rules import HISTORY, WINDOW, Rule, measure, name_state
 
 _PIECE = 1 << 14  # elements that are added up on their own, by one thread: torch shares out longer sums
 _CHUNK = 1 << 24  # elements at a time, so that nothing as large as a parameter is needed beside it
@@ -133,15 +134,10 @@ def count_steps(value: float, parameter: Tensor, on_device: bool) -> Tensor:
 
 
 def complete(
-    entry: dict[str, Tensor],
-    names: tuple[str, ...],
-    rule: Rule,
-    options: Common,
-    parameter: Tensor,
-    grad_scale: Tensor | None,
-    engine: str,
+    entry: dict[str, Tensor], rule: Rule, options: Common, parameter: Tensor, grad_scale: Tensor | None, engine: str
 ) -> None:
     """Make the state that a new parameter, or an option that was switched on, needs, where the engine needs it."""
+    names = name_state(rule)
     if not all(name in entry for name in names):
         on_device = options.capturable or engine == "fused"
         past = float(entry["step"]) if entry else 0.0
@@ -150,10 +146,13 @@ def complete(
             entry.setdefault(name, fresh[name])
     if WINDOW in entry and len(entry[WINDOW]) != rule.window:
         entry[WINDOW] = _resize(entry[WINDOW], rule.window)
-    _unify(entry, names, rule.scale_name, parameter)
-    step = entry["step"]
-    if engine == "fused" and (step.is_cpu != parameter.is_cpu or step.dtype != torch.float32):
-        entry["step"] = step.to(parameter.device, torch.float32)
+    _unify(entry, rule, parameter)
+    if engine == "fused":
+        step = entry["step"]
+        if step.is_cpu != parameter.is_cpu or step.dtype != torch.float32:
+            entry["step"] = step.to(parameter.device, torch.float32)
+        for name in ("exp_avg", rule.scale_name):
+            match_order(get_local(entry[name]), get_local(parameter))
 
 
 def _resize(window: Tensor, length: int) -> Tensor:
@@ -161,12 +160,12 @@ def _resize(window: Tensor, length: int) -> Tensor:
     return torch.nn.functional.pad(window[..., :length], (0, max(0, length - window.shape[-1])), value=inf)
 
 
-def _unify(entry: dict[str, Tensor], names: tuple[str, ...], scale_name: str, parameter: Tensor) -> None:
+def _unify(entry: dict[str, Tensor], rule: Rule, parameter: Tensor) -> None:
     """Give mean, scale and scalars the parameter's device and one precision: models are moved and cast."""
-    tensors = (entry["exp_avg"], entry[scale_name], parameter)
+    tensors = (entry["exp_avg"], entry[rule.scale_name], parameter)
     real = torch.float64 if any(torch.finfo(tensor.dtype).bits == 64 for tensor in tensors) else torch.float32
-    for name in names[1:]:
-        dtype = real.to_complex() if name in ("exp_avg", scale_name) and parameter.is_complex() else real
+    for name in name_state(rule)[1:]:
+        dtype = real.to_complex() if name in ("exp_avg", rule.scale_name) and parameter.is_complex() else real
         if entry[name].dtype != dtype or entry[name].device != parameter.device:
             entry[name] = entry[name].to(parameter.device, dtype)
 

@@ -180,8 +180,8 @@ class Judgement:
             self.engines[0][0].block.captured.append(self)  # a graph writes into its tensors at every replay
         if len(sums) > 1 or sums[0].device != self.history.device:
             together = [values.to(self.history.device, self._dtype) for values in sums]
-            kept = eager and not any(values.requires_grad for values in together)
-            sums = [torch.cat(together, dim=1, out=self._sums) if kept else torch.cat(together, dim=1)]
+            reuses = eager and not any(values.requires_grad for values in together)
+            sums = [torch.cat(together, dim=1, out=self._sums) if reuses else torch.cat(together, dim=1)]
         last = len(self.engines) - 1
         verdicts = []
         for place, (engine, *_) in enumerate(self.engines):

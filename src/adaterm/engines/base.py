@@ -8,7 +8,7 @@ from torch import Tensor
 
 from adaterm.equations import Batch, Pace
 from adaterm.options import Common, Number
-from adaterm.rules import Rule, kind_of, name_scalars
+from adaterm.rules import Rule, kind_of
 
 
 class Scaling(NamedTuple):
@@ -36,6 +36,8 @@ class Block:
     scalars: dict[str, list[Tensor]]
     windows: list[Tensor]  # empty if the rule remembers nothing
     sizes: list[int]
+    owners: list[Tensor]  # the parameters as the optimizer has them
+    positions: list[int]  # of these among all of its parameters
     streams: list[int]  # of rounding noise: one for each part of each parameter
     arranged: list[Tensor] = field(default_factory=list)  # gradients in the order of memory that a fused engine needs
     captured: list[Any] = field(default_factory=list)  # what CUDA graphs refer to; lives as long as the optimizer
@@ -75,7 +77,7 @@ def describe_variant(rule: Rule, options: Common) -> tuple[Any, ...]:
     """What the course of a step depends on; other options are numbers, which may change from step to step."""
     decay, lr = (options.adds_decay, options.shrinks), options.lr
     modes = (options.stochastic_rounding, options.capturable, options.differentiable, options.foreach, options.fused)
-    return kind_of(rule), name_scalars(rule), decay, modes, lr.device if isinstance(lr, Tensor) else None
+    return kind_of(rule), decay, modes, lr.device if isinstance(lr, Tensor) else None
 
 
 class Evidence(NamedTuple):

@@ -7,15 +7,14 @@ Per-tensor numbers lie in stacked vectors, on which `weigh` runs as it does on o
 """
 
 from collections.abc import Callable, Sequence
-from math import nan
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from adaterm.binding import bind, stages_of
-from adaterm.engines import reference
-from adaterm.engines.base import Block, Evidence, read_verdict
+from adaterm.engines.base import Block, read_verdict
+from adaterm.engines.reference import ReferenceEngine
 from adaterm.equations import Size
 from adaterm.options import Number
 from adaterm.rules import measure
@@ -167,14 +166,8 @@ class _Operands(NamedTuple):
     scalars: Any
 
 
-class ForeachEngine:
-    """Steps a block's tensors as lists."""
-
-    skips_on_device = False
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.statistics = block.means[0].new_full((3, len(block.params)), nan)
+class ForeachEngine(ReferenceEngine):
+    """Steps a block's tensors as lists; batches are judged as in the reference engine."""
 
     def step(self) -> None:
         """Take a whole step."""
@@ -184,10 +177,6 @@ class ForeachEngine:
     def gauge(self) -> Tensor:
         """The sums of every tensor: a row for each sum of the rule."""
         return self._gauge(self._read())
-
-    def judge(self, evidence: Evidence) -> Tensor:
-        """The verdict on a batch."""
-        return reference.judge(self.block, evidence)
 
     def finish(self, sums: Tensor, verdict: Tensor | None) -> None:
         """Weigh and move, with the sums of whole tensors."""

@@ -15,58 +15,51 @@ from torch import Tensor
 from adaterm.engines.agreement import Sums, get_local, get_local_gradient, is_sharded, number_part
 from adaterm.engines.base import Block, Engine, Scaling, describe_variant
 from adaterm.engines.choice import make_engine
-from adaterm.engines.fused import match_order
 from adaterm.engines.layout import find_addresses
 from adaterm.options import Common
-from adaterm.rules import WINDOW, Rule
+from adaterm.rules import WINDOW, Rule, name_state
 
 # torch's own check of many tensors in one call; without it no step is repeated
 _TensorGuards: Any = getattr(importlib.import_module("torch._C._dynamo.guards"), "TensorGuards", None)
 
 
-class Members(NamedTuple):
-    """The parameters of a group that take part in a step, their state by name, and where they stand."""
+class Plan(NamedTuple):
+    """What is to be done with a group in a step; all that cannot be done was refused before there was one."""
 
-    params: list[Tensor]
-    state: dict[str, list[Tensor]]
-    history: list[Tensor]  # of all groups' batches, if the rule judges them
-    group_params: list[Tensor]  # all of the group's
-    places: list[int]  # in the group
-    positions: list[int]  # among all of the optimizer's
-    total: int  # of all of the optimizer's
+    rule: Rule
+    options: Common
+    engine: str
+    params: list[Tensor]  # all of the group's
+    places: list[int]  # of those that have gradients and elements
+    first: int  # the position of the group's first parameter among all of the optimizer's
+    total: int  # how many those are
 
 
 class GroupStep:
     """Owns a group's step and all that is remembered for the next one."""
 
-    def __init__(self, engine: str, rule: Rule, options: Common, members: Members, captured: list[Any]) -> None:
-        self.engine, self.params, self.rule = engine, members.params, rule
-        self.group_params, self.places, self._history = members.group_params, members.places, members.history
-        self._differentiable = options.differentiable
-        self._variant = describe_variant(rule, options)
-        self._sharded = any(map(is_sharded, members.params))
-        self._complex = any(parameter.is_complex() for parameter in members.params)
-        grads = [_resolve(get_local_gradient(parameter)) for parameter in members.params]
-        self._indices = _sort_alike(members.params, grads, members.state["exp_avg"])
-        if engine == "fused":
-            for name in ("exp_avg", rule.scale_name):
-                for tensor, parameter in zip(members.state[name], members.params, strict=True):
-                    match_order(get_local(tensor), get_local(parameter))
-        self.blocks = [_make_block(rule, options, members, grads, indices, captured) for indices in self._indices]
-        self.engines: list[Engine] = [make_engine(engine, block) for block in self.blocks]
-        self.positions = [[members.positions[index] for index in indices] for indices in self._indices]
-        self._params = [[members.params[index] for index in indices] for indices in self._indices]
+    def __init__(self, plan: Plan, state: dict[str, list[Tensor]], captured: list[Any]) -> None:
+        self.plan, self.params = plan, [plan.params[place] for place in plan.places]
+        self._variant = describe_variant(plan.rule, plan.options)
+        self._sharded = any(map(is_sharded, self.params))
+        self._complex = any(parameter.is_complex() for parameter in self.params)
+        grads = [_resolve(get_local_gradient(parameter)) for parameter in self.params]
+        self._indices = _sort_alike(self.params, grads, state["exp_avg"])
+        blocks = [_make_block(plan, self.params, grads, state, indices, captured) for indices in self._indices]
+        self.engines: list[Engine] = [make_engine(plan.engine, block) for block in blocks]
         self._entries: list[dict[str, Tensor]] | None = None
 
-    def remember(self, entries: list[dict[str, Tensor]], names: tuple[str, ...]) -> None:
+    def remember(self, entries: list[dict[str, Tensor]]) -> None:
         """Write down all that the engines rely on, but the gradients' addresses, so that the step can be repeated.
 
-        The entries are those of the optimizer's state, of which these names are used.
+        The entries are those of the optimizer's state.
         """
-        if _TensorGuards is None or self._differentiable:
+        if _TensorGuards is None or self.plan.options.differentiable:
             return
+        names = name_state(self.plan.rule)
         self._entries, self._get_state, self._width = entries, itemgetter(*names), len(names)
-        self._vectors = [place for place, name in enumerate(names) if name in ("exp_avg", self.rule.scale_name, WINDOW)]
+        vectors = ("exp_avg", self.plan.rule.scale_name, WINDOW)
+        self._vectors = [place for place, name in enumerate(names) if name in vectors]
         params, state = self._find_tensors(entries)
         grads = [get_local_gradient(parameter) for parameter in self.params]
         first = {id(gradient): place for place, gradient in reversed(list(enumerate(grads)))}
@@ -118,7 +111,8 @@ class GroupStep:
             return False
         if find_addresses(params + state) != self._addresses:
             return False
-        unchanged = rule is self.blocks[0].rule and options is self.blocks[0].options
+        last = self.engines[0].block
+        unchanged = rule is last.rule and options is last.options
         return unchanged or describe_variant(rule, options) == self._variant
 
     def take(self, rule: Rule, options: Common, grads: list[Any]) -> None:
@@ -127,9 +121,9 @@ class GroupStep:
             grads = list(map(get_local, grads))
         if self._complex:
             grads = as_reals([_resolve(gradient) for gradient in grads])
-        for block, indices in zip(self.blocks, self._indices, strict=True):
-            block.rule, block.options = rule, options
-            block.grads = grads if len(self.blocks) == 1 else [grads[index] for index in indices]
+        for engine, indices in zip(self.engines, self._indices, strict=True):
+            engine.block.rule, engine.block.options = rule, options
+            engine.block.grads = grads if len(self.engines) == 1 else [grads[index] for index in indices]
 
     def _has_same_shards(self, grads: list[Any]) -> bool:
         specs = [getattr(parameter, "_spec", None) for parameter in self.params]
@@ -142,11 +136,6 @@ class GroupStep:
         )
 
     @property
-    def history(self) -> Tensor:
-        """The levels and norms of the last batches."""
-        return self._history[0]
-
-    @property
     def skips_on_device(self) -> bool:
         """Whether the engines read `found_inf` on the device, and skip the step there."""
         return all(engine.skips_on_device for engine in self.engines)
@@ -154,61 +143,58 @@ class GroupStep:
     def step(self, scaling: Scaling) -> None:
         """Take a whole step, where nothing has to be agreed."""
         with self._grad_mode():
-            for block, engine in zip(self.blocks, self.engines, strict=True):
-                block.scaling = scaling
+            for engine in self.engines:
+                engine.block.scaling = scaling
                 engine.step()
 
     def _grad_mode(self) -> AbstractContextManager[Any]:
         """Autograd's part in a step; kernels are beyond its sight."""
-        if self.engine == "fused":
+        if self.plan.engine == "fused":
             return nullcontext()
-        return torch.set_grad_enabled(self._differentiable)
+        return torch.set_grad_enabled(self.plan.options.differentiable)
 
     def gauge(self, scaling: Scaling) -> list[Sums]:
         """The sums of all tensors."""
         sums = []
         with self._grad_mode():
-            for positions, block, engine in zip(self.positions, self.blocks, self.engines, strict=True):
-                block.scaling = scaling
-                sums.append(Sums(positions, engine.gauge()))
+            for engine in self.engines:
+                engine.block.scaling = scaling
+                sums.append(Sums(engine.block.positions, engine.gauge()))
         return sums
 
     def finish(self, sums: list[Tensor], verdict: Tensor | None, scaling: Scaling) -> None:
         """Weigh and move, with the sums of whole tensors, and with the verdict of a rule that judges batches."""
         with self._grad_mode():
-            for sums_of_block, block, engine in zip(sums, self.blocks, self.engines, strict=True):
-                block.scaling = scaling
-                here = verdict if verdict is None else verdict.to(block.means[0])
-                engine.finish(sums_of_block, here)
+            for engine, values in zip(self.engines, sums, strict=True):
+                engine.block.scaling = scaling
+                engine.finish(values, verdict if verdict is None else verdict.to(engine.block.means[0]))
 
     def skip(self) -> None:
         """Report that GradScaler had the step skipped."""
-        for block, engine in zip(self.blocks, self.engines, strict=True):
+        for engine in self.engines:
             engine.statistics.fill_(nan)
-            block.grads, block.arranged = [], []
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        for engine in self.engines:
+            engine.block.grads, engine.block.arranged = [], []
 
     def end(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Let autograd know of what changed behind its back, and let go of the gradients."""
-        if self._differentiable:
+        if self.plan.options.differentiable:
             self._replace_state(state)
-        elif self.engine == "fused" or self._sharded:
+        elif self.plan.engine == "fused" or self._sharded:
             torch.autograd.graph.increment_version(self.params)
-        for block in self.blocks:
-            block.grads, block.arranged = [], []
+        self._drop_gradients()
 
     def _replace_state(self, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Put the tensors that a differentiable step made, and that carry its graph, into the state."""
-        for indices, block in zip(self._indices, self.blocks, strict=True):
+        for block in [engine.block for engine in self.engines]:
             columns = {"exp_avg": block.means, block.rule.scale_name: block.scales, **block.scalars}
-            for place, index in enumerate(indices):
-                parameter = self.params[index]
+            for place, parameter in enumerate(block.owners):
                 for name, tensors in columns.items():
                     pairs = parameter.is_complex() and name not in block.scalars
                     state[parameter][name] = torch.view_as_complex(tensors[place]) if pairs else tensors[place]
-
-    def list_statistics(self) -> list[tuple[list[Tensor], Tensor]]:
-        """Parameters that share device and precision, and their distance, trust and dof as rows."""
-        return [(params, engine.statistics) for params, engine in zip(self._params, self.engines, strict=True)]
 
 
 def _sort_alike(params: list[Tensor], grads: list[Tensor], means: list[Tensor]) -> list[list[int]]:
@@ -220,24 +206,32 @@ def _sort_alike(params: list[Tensor], grads: list[Tensor], means: list[Tensor]) 
 
 
 def _make_block(
-    rule: Rule, options: Common, members: Members, grads: list[Tensor], indices: list[int], captured: list[Any]
+    plan: Plan,
+    params: list[Tensor],
+    grads: list[Tensor],
+    state: dict[str, list[Tensor]],
+    indices: list[int],
+    captured: list[Any],
 ) -> Block:
-    params = [members.params[index] for index in indices]
-    state = {name: [get_local(column[index]) for index in indices] for name, column in members.state.items()}
-    steps, means, scales = (state.pop(name) for name in ("step", "exp_avg", rule.scale_name))
-    parts = [members.total * number_part(parameter) for parameter in params]
+    owners = [params[index] for index in indices]
+    positions = [plan.first + plan.places[index] for index in indices]
+    columns = {name: [get_local(column[index]) for index in indices] for name, column in state.items()}
+    steps, means, scales = (columns.pop(name) for name in ("step", "exp_avg", plan.rule.scale_name))
+    parts = [plan.total * number_part(parameter) for parameter in owners]
     return Block(
-        rule,
-        options,
-        params=as_reals([get_local(parameter) for parameter in params]),
+        plan.rule,
+        plan.options,
+        params=as_reals([get_local(parameter) for parameter in owners]),
         grads=as_reals([grads[index] for index in indices]),
         steps=steps,
         means=as_reals(means),
         scales=as_reals(scales),
-        windows=state.pop(WINDOW, []),
-        scalars=state,
-        sizes=[count_elements(parameter) for parameter in params],
-        streams=[members.positions[index] + part for index, part in zip(indices, parts, strict=True)],
+        windows=columns.pop(WINDOW, []),
+        scalars=columns,
+        sizes=[count_elements(parameter) for parameter in owners],
+        owners=owners,
+        positions=positions,
+        streams=[position + part for position, part in zip(positions, parts, strict=True)],
         captured=captured,
     )
 

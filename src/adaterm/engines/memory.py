@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from adaterm.engines.agreement import Agreement, Judgement, is_sharded
+from adaterm.engines.base import Engine
 from adaterm.engines.group_step import GroupStep
 from adaterm.options import Common
 from adaterm.rules import HISTORY, Rule
@@ -26,9 +27,14 @@ class Memory:
         self.options: dict[int, tuple[list[Any], Rule, Common]] = {}  # of each group
         self.only_rehearsed = False  # whether there is state, and no step was taken
         self.agreement: Agreement | None = None
+        self.history: Tensor | None = None  # the levels and norms of the last batches, if they are judged
         self._judgement: Judgement | None = None
         self._by_group: dict[int, dict[tuple[bool, ...], GroupStep | None]] = {}
         self._entries: list[Any] = []  # of the state
+
+    def list_engines(self) -> list[Engine]:
+        """The engines of the last step, of all groups."""
+        return [engine for step in self.steps for engine in step.engines]
 
     def recall(
         self,
@@ -40,7 +46,7 @@ class Memory:
         if torch.compiler.is_compiling() or not self._by_group:
             return None
         agreed = self.agreement is None or self.agreement.fits([p for group in groups for p in group["params"]])
-        judged = self._judgement is None or any(entry.get(HISTORY) is self._judgement.history for entry in entries)
+        judged = self.history is None or any(entry.get(HISTORY) is self.history for entry in entries)
         if not agreed or not judged or not are_same(entries, self._entries):
             self._by_group.clear()
             self._judgement = None
@@ -54,19 +60,20 @@ class Memory:
                 remembered = self._by_group.get(index, {})
                 if present not in remembered:
                     return None
-                known = remembered[present]
-                if known is None:  # there are no elements to step
+                step = remembered[present]
+                if step is None:  # there are no elements to step
                     continue
-                if not are_same(params, known.group_params):
+                if not are_same(params, step.plan.params):
                     return None
-                grads = [grads[place] for place in known.places] if len(known.places) < len(grads) else grads
-                taken = (*read_options(index), grads)
-                if not known.fits(*taken):
+                places = step.plan.places
+                grads = [grads[place] for place in places] if len(places) < len(grads) else grads
+                inputs = (*read_options(index), grads)
+                if not step.fits(*inputs):
                     return None
-                fitting.append((known, taken))
-        for known, taken in fitting:
-            known.take(*taken)
-        return [known for known, _ in fitting]
+                fitting.append((step, inputs))
+        for step, inputs in fitting:
+            step.take(*inputs)
+        return [step for step, _ in fitting]
 
     def remember(self, index: int, params: list[Tensor], step: GroupStep | None, entries: list[dict[str, Any]]) -> None:
         """Keep a group's step for the next time that the same of its parameters have gradients."""
@@ -86,15 +93,15 @@ class Memory:
 
     def find_judgement(self, steps: list[GroupStep]) -> Judgement:
         """How the tensors of these steps judge a batch together."""
-        engines, history = [each.engines for each in steps], steps[-1].history  # the last one knows where it is kept
+        assert self.history is not None
+        engines, judgement = [step.engines for step in steps], self._judgement
         if torch.compiler.is_compiling():
-            return Judgement(engines, history)
-        known = self._judgement
-        if known is None or known.history is not history or not are_same(known.engines, engines):
-            known = self._judgement = Judgement(engines, history)
-        return known
+            return Judgement(engines, self.history)
+        if judgement is None or judgement.history is not self.history or not are_same(judgement.engines, engines):
+            judgement = self._judgement = Judgement(engines, self.history)
+        return judgement
 
 
-def are_same(values: list[Any], known: list[Any]) -> bool:
+def are_same(values: list[Any], others: list[Any]) -> bool:
     """Whether these are the same objects."""
-    return len(values) == len(known) and all(map(is_, values, known))
+    return len(values) == len(others) and all(map(is_, values, others))

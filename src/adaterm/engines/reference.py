@@ -53,7 +53,7 @@ class ReferenceEngine:
 
     def gauge(self) -> Tensor:
         """The sums of every tensor: a row for each sum of the rule."""
-        return torch.stack([self._gauge(index) for index in range(len(self.block.params))], dim=1)
+        return torch.stack([self._gauge_tensor(index) for index in range(len(self.block.params))], dim=1)
 
     def judge(self, evidence: Evidence) -> Tensor:
         """The verdict on a batch."""
@@ -62,10 +62,10 @@ class ReferenceEngine:
     def finish(self, sums: Tensor, verdict: Tensor | None) -> None:
         """Weigh and move, with the sums of whole tensors."""
         batch = read_verdict(verdict)
-        rows = [self._finish(index, sums[:, index], batch) for index in range(len(self.block.params))]
+        rows = [self._finish_tensor(index, sums[:, index], batch) for index in range(len(self.block.params))]
         self.statistics = torch.stack(rows, dim=1).detach()
 
-    def _gauge(self, index: int) -> Tensor:
+    def _gauge_tensor(self, index: int) -> Tensor:
         block, mean = self.block, self.block.means[index]
         gradient = self._gradient(index, block.params[index].to(mean.dtype))
         gauge = stages_of(block.rule.family, TORCH).gauge
@@ -73,7 +73,7 @@ class ReferenceEngine:
         sums = gauge(gradient, mean, block.scales[index], scalars, block.rule.numbers, block.rule.flags)
         return torch.stack(sums[: block.rule.sum_count])
 
-    def _finish(self, index: int, sums: Tensor, batch: Batch | None) -> Tensor:
+    def _finish_tensor(self, index: int, sums: Tensor, batch: Batch | None) -> Tensor:
         block, rule, options = self.block, self.block.rule, self.block.options
         stored, mean, scale, step = (lists[index] for lists in (block.params, block.means, block.scales, block.steps))
         library = TORCH if options.differentiable else _IN_PLACE

@@ -129,7 +129,8 @@ class TrustObserving(RobustOptimizer):
 
     def observe(self) -> Observed:
         """The mean trust over all tensors in the last step."""
-        trust = torch.cat([table[1] for _, table in self.list_statistics()]).mean()
+        _, tables, _ = self.tell_last_step()
+        trust = torch.cat([table[1] for table in tables]).mean()
         return Observed(-trust, trust)
 
 

@@ -135,7 +135,7 @@ def cut_segments(steps: int, epoch: int, batch: int) -> list[int]:
     """The lengths of the segments that a batch of trajectories is learnt in, the same for every trial."""
     draws = np.random.default_rng([epoch, batch])
     lengths = [UNIT]
-    while sum(lengths) < steps:
+    for _ in range(UNIT, steps, UNIT):
         if draws.uniform() < find_chance(lengths[-1]):
             lengths.append(UNIT)
         else:
