@@ -28,6 +28,12 @@ class Exact:
 
 def check_and_protect(optimizer: Any, state_dict: StateDict) -> StateDict:
     """A pre-hook that runs after the user's own: torch passes what is not a tensor on as it is."""
+    if not {"state", "param_groups"} <= set(state_dict):
+        keys = ", ".join(map(str, list(state_dict)[:5]))
+        raise ValueError(
+            f"this is not the state of an optimizer, but has the keys {keys}: load what optimizer.state_dict() gave, "
+            "not the model's state or a whole checkpoint"
+        )
     if optimizer.scale_name == "exp_avg_sq":
         state_dict = _adopt_adam(optimizer, state_dict)
     _refuse_foreign(optimizer, state_dict, optimizer.scale_name)
