@@ -2,6 +2,7 @@
 
 import os
 from copy import deepcopy
+from inspect import signature
 
 import torch
 import torch.distributed as dist
@@ -57,8 +58,9 @@ def spread(tensors, mesh, layout):
 
 
 def part_of(tensor, mesh, placements):
-    """A tensor that every rank has, shared; without a message."""
-    return distribute_tensor(tensor.detach().clone(), mesh, placements, src_data_rank=None)
+    """A tensor that every rank has, shared; without a message, where torch can do so."""
+    silent = {"src_data_rank": None} if "src_data_rank" in signature(distribute_tensor).parameters else {}
+    return distribute_tensor(tensor.detach().clone(), mesh, placements, **silent)
 
 
 def whole(tensor):

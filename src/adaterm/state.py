@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from math import inf
 from typing import Any
 
@@ -14,6 +15,7 @@ from adaterm.engines.group_step import as_reals, count_elements
 from adaterm.equations import direct
 from adaterm.options import FOREIGN_OPTIONS, Common, warn_user
 from adaterm.rules import HISTORY, WINDOW, Rule, measure
+from adaterm.torch_primitives import find_widest
 
 _PIECE = 1 << 14  # elements that are added up on their own, by one thread: torch shares out longer sums
 _CHUNK = 1 << 24  # elements at a time, so that nothing as large as a parameter is needed beside it
@@ -120,8 +122,11 @@ def _shard_like(parameter: Any, value: Any) -> Any:
         return value.redistribute(parameter.device_mesh, parameter.placements)
     from torch.distributed.tensor import distribute_tensor
 
-    value = value.to(parameter.device)
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    # Every rank has it, so no message is needed; torch 2.6 sends one all the same.
+    silent: dict[str, Any] = (
+        {"src_data_rank": None} if "src_data_rank" in signature(distribute_tensor).parameters else {}
+    )
+    return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements, **silent)
 
 
 def state_dtype(parameter: Tensor) -> torch.dtype:
@@ -219,15 +224,15 @@ def _sum_squares(
     sign = -sign if options.maximize else sign
     reals = as_reals([gradient.resolve_conj() if gradient.is_complex() else gradient, parameter])
     flat = [torch.split(tensor.reshape(-1), _CHUNK) for tensor in reals]
-    totals = []
+    totals, widest = [], find_widest(gradient)
     for part, stored in zip(*flat, strict=True):
         seen = direct(part.to(dtype), stored.to(dtype), sign, options.weight_decay, options.adds_decay)
         squares = seen.square()
         while squares.numel() > _PIECE:
             whole = squares.numel() // _PIECE * _PIECE
-            pieces = squares[:whole].view(-1, _PIECE).sum(1, dtype=torch.float64)
-            squares = torch.cat([pieces, squares[whole:].sum(dtype=torch.float64).reshape(1)])
-        totals.append(squares.sum(dtype=torch.float64))
+            pieces = squares[:whole].view(-1, _PIECE).sum(1, dtype=widest)
+            squares = torch.cat([pieces, squares[whole:].sum(dtype=widest).reshape(1)])
+        totals.append(squares.sum(dtype=widest))
     return torch.stack(totals).sum().to(dtype)
 
 
