@@ -120,13 +120,18 @@ def _shard_like(parameter: Any, value: Any) -> Any:
     """A state tensor with a parameter's placements, from any others, or from the whole tensor that every rank has."""
     if is_sharded(value):
         return value.redistribute(parameter.device_mesh, parameter.placements)
-    from torch.distributed.tensor import distribute_tensor
+    return share_out(value.to(parameter.device), parameter.device_mesh, parameter.placements)
 
-    # Every rank has it, so no message is needed; torch 2.6 sends one all the same.
-    silent: dict[str, Any] = (
-        {"src_data_rank": None} if "src_data_rank" in signature(distribute_tensor).parameters else {}
-    )
-    return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements, **silent)
+
+def share_out(tensor: Tensor, mesh: Any, placements: Any) -> Any:
+    """A tensor that every rank has, sharded; without a message, but for torch 2.6."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if "src_data_rank" in signature(distribute_tensor).parameters:
+        return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+    shared = distribute_tensor(tensor, mesh, placements)
+    part = shared.to_local().contiguous()  # what was received may have gaps, which kernels cannot read
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=shared.shape, stride=shared.stride())
 
 
 def state_dtype(parameter: Tensor) -> torch.dtype:
