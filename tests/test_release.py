@@ -1,5 +1,6 @@
 """What would go out: an sdist and a wheel that hold what they should, and work without extras."""
 
+import os
 import re
 import subprocess
 import sys
@@ -108,7 +109,8 @@ def test_users_need_torch_alone(wheel):
 @pytest.mark.slow
 def test_what_was_installed_trains_without_extras(wheel, tmp_path):
     run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", tmp_path, wheel)
-    shown = run("-c", TRAIN, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    shown = run("-c", TRAIN, cwd=tmp_path, env=environment)
     assert shown.startswith(str(tmp_path / "adaterm"))
     assert "Engines: reference" in shown
 
