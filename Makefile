@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo docs test test-all lint types conformance frameworks clean
+.PHONY: demo docs test test-all lint types conformance frameworks tutorials clean
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
@@ -30,6 +30,10 @@ conformance: .venv/dev
 frameworks: .venv/dev
 	$(INSTALL) ".[dev,frameworks]"
 	$(BIN)/python -m pytest tests/frameworks tests/in_jax
+
+tutorials: .venv/dev
+	$(INSTALL) ".[dev,frameworks,tutorials]"
+	$(BIN)/python docs/tutorials/run.py
 
 .venv/demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

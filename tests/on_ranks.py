@@ -11,12 +11,13 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import adaterm
+from adaterm.state import share_out
 
 SHAPES = [(7, 5), (3,), (1,), (), (2, 3, 4), (9, 2)]
 """None divides by the number of ranks, and some have fewer rows than there are ranks."""
@@ -57,8 +58,8 @@ def spread(tensors, mesh, layout):
 
 
 def part_of(tensor, mesh, placements):
-    """A tensor that every rank has, shared; without a message."""
-    return distribute_tensor(tensor.detach().clone(), mesh, placements, src_data_rank=None)
+    """A tensor that every rank has, shared."""
+    return share_out(tensor.detach().clone(), mesh, placements)
 
 
 def whole(tensor):

@@ -17,7 +17,7 @@ import adaterm
 from adaterm.engines.gpu import engine as gpu
 
 pytestmark = [
-    pytest.mark.skipif(not gpu.available, reason="Triton is not installed"),
+    pytest.mark.skipif(not gpu.available, reason="the GPU's engine is off: it needs Triton 3.6 or newer"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's NumPy warns of NaN and infinity
 ]
 SHAPES = [(7, 5), (1,), (), (3, 3000)]

@@ -21,12 +21,22 @@ from adaterm.engines.choice import choose_engine, refuse_gradients
 from adaterm.engines.group_step import GroupStep, Plan
 from adaterm.engines.memory import Memory
 from adaterm.equations import Statistics
-from adaterm.options import Common, name_options, warn_of_unknown_keys
+from adaterm.options import (
+    Common,
+    list_parameters,
+    name_options,
+    refuse_unknown_options,
+    warn_of_spent_generator,
+    warn_of_unknown_keys,
+)
 from adaterm.rules import Rule, name_state
 from adaterm.statistics import ParameterStatistics
 
 _COMMON = {name: getattr(Common(), name) for name in name_options(Common)}
 _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
+_CHECK_CAPTURE = "_accelerator_graph_capture_health_check"
+if not hasattr(Optimizer, _CHECK_CAPTURE):  # before torch 2.9
+    _CHECK_CAPTURE = "_cuda_graph_capture_health_check"
 
 
 class RobustOptimizer(Optimizer):
@@ -49,9 +59,10 @@ class RobustOptimizer(Optimizer):
             cls._rule_options, cls._missing_means = tuple(values), _COMMON | values
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "RobustOptimizer":
-        """Refuse Adam's `betas` where there is one decay."""
+        """Refuse Adam's `betas` where there is one decay, and what is not an option."""
         if "betas" in kwargs and "beta" in cls._rule_options:
             raise TypeError(f"{cls.__name__} has one decay for all averages: pass beta=0.9, not betas")
+        refuse_unknown_options(cls, kwargs)
         return super().__new__(cls)
 
     def __init__(self, params: ParamsT, rule: Rule, common: Common) -> None:
@@ -59,7 +70,7 @@ class RobustOptimizer(Optimizer):
         self._watchers: list[Callable[[], None]] = []
         self.defaults = {name: getattr(common, name) for name in _COMMON}
         self.defaults |= {name: getattr(rule, name) for name in self._rule_options}
-        super().__init__(params, self.defaults)
+        super().__init__(list_parameters(type(self).__name__, params), self.defaults)
 
     def _check_options(self, group: Mapping[str, Any]) -> tuple[Rule, Common]:
         """The rule and the common options of a parameter group; an option that is not possible raises."""
@@ -88,6 +99,7 @@ class RobustOptimizer(Optimizer):
         if isinstance(param_group, dict):
             self._check_options(self.defaults | param_group)
             warn_of_unknown_keys(type(self).__name__, param_group, self.defaults)
+            warn_of_spent_generator(type(self).__name__, param_group)
         super().add_param_group(param_group)
         self._given = getattr(self, "_given", set()) | _list_ids(self.param_groups[-1:])
 
@@ -119,7 +131,7 @@ class RobustOptimizer(Optimizer):
         return not wrapped and (bool(watched) or torch.compiler.is_compiling())
 
     def _step(self, closure: Callable[[], float] | None = None) -> float | None:
-        self._accelerator_graph_capture_health_check()
+        getattr(self, _CHECK_CAPTURE)()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -144,6 +156,11 @@ class RobustOptimizer(Optimizer):
             for index, group in enumerate(self.param_groups)
             if any(parameter.grad is not None for parameter in group["params"])
         }
+        if not plans and any(parameter.is_meta for parameter in params):
+            raise RuntimeError(
+                f"{type(self).__name__} has parameters on the meta device, which have no values and no gradients: make "
+                "the optimizer after model.to_empty(device=...), which gives the model new parameters"
+            )
         rehearsal = False
         if not torch.compiler.is_compiling():
             if self._memory.only_rehearsed:

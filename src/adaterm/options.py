@@ -2,9 +2,10 @@
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from inspect import Parameter, signature
 from math import inf
 from typing import Any, TypedDict
 
@@ -26,6 +27,9 @@ _KEYS_OF_OTHERS = (
     *("base_momentum", "max_momentum"),
 )
 """What schedulers and frameworks keep in parameter groups."""
+
+_OTHER_NAMES = {"learning_rate": "lr", "wd": "weight_decay", "clip": "max_norm", "max_grad_norm": "max_norm"}
+"""What options are called elsewhere."""
 
 
 class Modes(TypedDict, total=False):
@@ -79,6 +83,50 @@ class Common(Basics):
 def name_options(options: type) -> tuple[str, ...]:
     """The names of the options that a dataclass holds."""
     return tuple(field.name for field in fields(options))
+
+
+def refuse_unknown_options(optimizer: type, given: Iterable[str]) -> None:
+    """Raise a TypeError, as Python would, that says which option may be meant and which there are."""
+    constructor: Any = optimizer.__init__  # type: ignore[misc]
+    if not constructor.__module__.startswith("adaterm."):  # a user's own, which may take more
+        return
+    parameters = list(signature(constructor).parameters.values())[1:]
+    known = [each.name for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
+    if len(known) < len(parameters):
+        known += Modes.__annotations__
+    for name in given:
+        if name not in known:
+            close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, known, 1)
+            advice = f": did you mean {close[0]!r}?" if close and close[0] in known else "."
+            raise TypeError(
+                f"{optimizer.__name__} got an unexpected keyword argument {name!r}{advice} "
+                f"Its options are {', '.join(known[1:])}"
+            )
+
+
+def list_parameters(optimizer: str, params: Any) -> Any:
+    """Parameters or groups as a list; what cannot be one raises, or is for torch to refuse."""
+    if isinstance(params, torch.nn.Module):
+        raise TypeError(f"{optimizer} takes parameters, not a module: pass model.parameters()")
+    if isinstance(params, Iterator):
+        params = list(params)
+        if not params:
+            raise ValueError(
+                f"optimizer got an empty parameter list: {optimizer} was given a generator that yields nothing, "
+                "perhaps because it was used before. Call model.parameters() anew, or keep list(model.parameters())"
+            )
+    return params
+
+
+def warn_of_spent_generator(optimizer: str, group: dict[str, Any]) -> None:
+    """Warn of a group that is empty because its generator was used before."""
+    if isinstance(group.get("params"), Iterator):
+        group["params"] = list(group["params"])
+        if not group["params"]:
+            warn_user(
+                f"a parameter group of {optimizer} is empty: its generator yields nothing, perhaps because it was used "
+                "before. Call model.parameters() anew, or keep list(model.parameters())"
+            )
 
 
 def warn_of_unknown_keys(optimizer: str, group: Mapping[str, Any], known: Mapping[str, Any]) -> None:

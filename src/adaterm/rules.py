@@ -35,7 +35,7 @@ def _is_dof(value: Any) -> bool:
 
 def _check_adam(rule: Any) -> None:
     """Raise unless the options of a robust Adam are possible."""
-    pair = isinstance(rule.betas, tuple | list) and len(rule.betas) == 2
+    pair = isinstance(rule.betas, (tuple, list)) and len(rule.betas) == 2
     valid = pair and all(is_number(beta) and 0.0 <= beta < 1.0 for beta in rule.betas)
     require(valid, "betas", rule.betas, "two numbers in [0, 1)")
     require_number("eps", rule.eps, 1e-30, inf, "a finite number of at least 1e-30")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from math import inf
 from typing import Any
 
@@ -15,6 +16,7 @@ from adaterm.engines.group_step import as_reals, count_elements
 from adaterm.equations import direct
 from adaterm.options import FOREIGN_OPTIONS, Common, warn_user
 from adaterm.rules import HISTORY, WINDOW, Rule, measure, name_state
+from adaterm.torch_primitives import find_widest
 
 _PIECE = 1 << 14  # elements that are added up on their own, by one thread: torch shares out longer sums
 _CHUNK = 1 << 24  # elements at a time, so that nothing as large as a parameter is needed beside it
@@ -29,6 +31,12 @@ class Exact:
 
 def check_and_protect(optimizer: Any, state_dict: StateDict) -> StateDict:
     """A pre-hook that runs after the user's own: torch passes what is not a tensor on as it is."""
+    if not {"state", "param_groups"} <= set(state_dict):
+        keys = ", ".join(map(str, list(state_dict)[:5]))
+        raise ValueError(
+            f"this is not the state of an optimizer, but has the keys {keys}: load what optimizer.state_dict() gave, "
+            "not the model's state or a whole checkpoint"
+        )
     if optimizer.scale_name == "exp_avg_sq":
         state_dict = _adopt_adam(optimizer, state_dict)
     _refuse_foreign(optimizer, state_dict, optimizer.scale_name)
@@ -113,10 +121,18 @@ def _shard_like(parameter: Any, value: Any) -> Any:
     """A state tensor with a parameter's placements, from any others, or from the whole tensor that every rank has."""
     if is_sharded(value):
         return value.redistribute(parameter.device_mesh, parameter.placements)
-    from torch.distributed.tensor import distribute_tensor
+    return share_out(value.to(parameter.device), parameter.device_mesh, parameter.placements)
 
-    value = value.to(parameter.device)
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+def share_out(tensor: Tensor, mesh: Any, placements: Any) -> Any:
+    """A tensor that every rank has, sharded; without a message, but for torch 2.6."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if "src_data_rank" in signature(distribute_tensor).parameters:
+        return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+    shared = distribute_tensor(tensor, mesh, placements)
+    part = shared.to_local().contiguous()  # what was received may have gaps, which kernels cannot read
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=shared.shape, stride=shared.stride())
 
 
 def state_dtype(parameter: Tensor) -> torch.dtype:
@@ -212,15 +228,15 @@ def _sum_squares(
     sign = -sign if options.maximize else sign
     reals = as_reals([gradient.resolve_conj() if gradient.is_complex() else gradient, parameter])
     flat = [torch.split(tensor.reshape(-1), _CHUNK) for tensor in reals]
-    totals = []
+    totals, widest = [], find_widest(gradient)
     for part, stored in zip(*flat, strict=True):
         seen = direct(part.to(dtype), stored.to(dtype), sign, options.weight_decay, options.adds_decay)
         squares = seen.square()
         while squares.numel() > _PIECE:
             whole = squares.numel() // _PIECE * _PIECE
-            pieces = squares[:whole].view(-1, _PIECE).sum(1, dtype=torch.float64)
-            squares = torch.cat([pieces, squares[whole:].sum(dtype=torch.float64).reshape(1)])
-        totals.append(squares.sum(dtype=torch.float64))
+            pieces = squares[:whole].view(-1, _PIECE).sum(1, dtype=widest)
+            squares = torch.cat([pieces, squares[whole:].sum(dtype=widest).reshape(1)])
+        totals.append(squares.sum(dtype=widest))
     return torch.stack(totals).sum().to(dtype)
 
 

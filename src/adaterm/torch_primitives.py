@@ -49,6 +49,11 @@ TORCH = bind(PRIMITIVES)
 """The equations on tensors."""
 
 
+def find_widest(tensor: Tensor) -> torch.dtype:
+    """The precision of long sums: float64, which Apple's GPUs do not have."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
 def round_stochastically(values: Tensor, step: Tensor, position: int) -> Tensor:
     """Float32 values that bfloat16 can hold."""
     index = torch.arange(values.numel(), device=values.device).as_strided(values.shape, values.stride())

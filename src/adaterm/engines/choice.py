@@ -18,7 +18,7 @@ from adaterm.engines.reference import ReferenceEngine
 from adaterm.options import Common, warn_user
 
 _NEEDS = {
-    "cuda": "Triton and a C compiler (pip install triton)",
+    "cuda": "Linux, Triton 3.6 or newer, as torch has it from 2.10 on, and a C compiler",
     "cpu": "Numba (pip install numba)",
 }
 

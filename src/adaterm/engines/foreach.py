@@ -210,7 +210,7 @@ class ForeachEngine(ReferenceEngine):
             parameters.accumulate(parameters, -rates.shrinkage)
         move(gradients, means, scales, parameters, rates, rule.numbers, rule.flags)
 
-        if parameters.items is not block.params:
+        if parameters.items[0].dtype != block.params[0].dtype:  # they are copies
             torch._foreach_copy_(block.params, _round(block, parameters.items))
         for name, values in block.scalars.items():
             torch._foreach_copy_(values, getattr(scalars, name).unbind())

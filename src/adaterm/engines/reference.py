@@ -8,10 +8,10 @@ from torch import Tensor
 
 from adaterm.binding import bind, stages_of
 from adaterm.engines.base import Block, Evidence, read_verdict
-from adaterm.equations import Batch, Totals, direct
+from adaterm.equations import Batch, Size, Totals, direct
 from adaterm.options import Number
 from adaterm.rules import measure
-from adaterm.torch_primitives import PRIMITIVES, TORCH, push, round_stochastically
+from adaterm.torch_primitives import PRIMITIVES, TORCH, find_widest, push, round_stochastically
 
 
 def _shift_in_place(value: Tensor, direction: Tensor, rate: Number) -> Tensor:
@@ -24,9 +24,9 @@ _IN_PLACE = bind(PRIMITIVES | {"shift": _shift_in_place})
 def judge(block: Block, evidence: Evidence) -> Tensor:
     """The verdict on a batch, in torch's operations."""
     rule, stages = block.rule, stages_of(block.rule.family, TORCH)
-    size = measure(1)._replace(count=evidence.sizes)
-    wide = evidence.sums.dtype if evidence.sums.device.type == "mps" else torch.float64
-    totals = Totals(*(values.sum(dtype=wide) for values in stages.summarize(evidence.sums, size, rule.flags)))
+    size = Size(evidence.sizes, measure(1).trigamma)
+    widest = find_widest(evidence.sums)
+    totals = Totals(*(values.sum(dtype=widest) for values in stages.summarize(evidence.sums, size, rule.flags)))
     batch, statistics, notes = stages.judge(totals, *evidence.history, rule.numbers, rule.flags)
     verdict, found_inf = torch.stack([*statistics, batch.clip, batch.excess]), block.scaling.found_inf
     remembered = push(evidence.history, torch.stack(list(notes)).detach())

@@ -175,7 +175,7 @@ class Monitor:
     def to_csv(self, path: str | Path) -> None:
         """Write the columns into a file, a row for each step."""
         columns = self.columns()
-        with Path(path).open("w", newline="") as file:
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
 
     def to_pandas(self) -> Any:

@@ -230,7 +230,7 @@ def _make_weigh(weigh: Any, rule: RuleKind, zero: Any) -> Any:
 
 def has_half() -> bool:
     """Whether this processor converts float16; x86 has learnt it in 2012."""
-    return "x86" not in platform.machine().lower() or bool(llvm.get_host_cpu_features().get("f16c"))
+    return platform.machine().lower() not in ("x86_64", "amd64") or bool(llvm.get_host_cpu_features().get("f16c"))
 
 
 def count_threads(team: Any, threads: int, counts: Any) -> None:
@@ -242,7 +242,7 @@ def count_threads(team: Any, threads: int, counts: Any) -> None:
         count, thread = call(given[0]), call(given[1])
         carray(pointer(given[2], 0), (thread + 1,))[thread] = count
 
-    context = np.array([team.num_threads, team.thread_num, counts.data_ptr()])
+    context = np.array([team.num_threads, team.thread_num, counts.data_ptr()], dtype=np.int64)
     team.run(write_count.address, context.ctypes.data, threads, 0)
 
 

@@ -7,8 +7,12 @@ sums have to be agreed, or the batch is judged, the first launch leaves them, an
 """
 
 import os
+import re
+import sys
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from shutil import which
 from types import ModuleType
@@ -22,8 +26,23 @@ from adaterm.engines.base import Block, Evidence
 from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
 
-# Triton builds its launchers with a C compiler, when it first needs them.
-available = find_spec("triton") is not None and any(map(which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+OLDEST_TRITON = (3, 6)
+
+
+def _can_compile() -> bool:
+    """Whether there is a Triton that the kernels are written for, and the C compiler with which it builds launchers."""
+    if sys.platform != "linux" or find_spec("triton") is None:  # elsewhere it is not Triton's authors', and not tested
+        return False
+    versions = []
+    for name in ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm"):
+        with suppress(PackageNotFoundError):
+            versions.append(tuple(map(int, re.findall(r"\d+", version(name))[:2])))
+    return max(versions, default=OLDEST_TRITON) >= OLDEST_TRITON and any(
+        map(which, (os.environ.get("CC", "cc"), "gcc", "clang"))
+    )
+
+
+available = _can_compile()
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 _LAUNCH_OPTIONS: dict[str, dict[str, Any]] = {
     "gauge": {"num_warps": 8, "maxnreg": 128},  # so that two programs fit a multiprocessor

@@ -1,0 +1,184 @@
+"""Common mistakes are answered with what to do instead."""
+
+import pytest
+import torch
+from catalogue import OPTIMIZERS
+from torch import nn
+
+import adaterm
+from adaterm import AdaTerm, AtAdam, Monitor, RobustAdamW, TAdam
+
+
+def model(**options):
+    return nn.Linear(3, 2, **options)
+
+
+def spent():
+    """A generator that was used before, as by an optimizer."""
+    parameters = model().parameters()
+    torch.optim.SGD(parameters)
+    return parameters
+
+
+def save(kind, **options):
+    """The state of an optimizer that took a step."""
+    layer = model()
+    optimizer = kind(layer.parameters(), **options)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def step_sparse():
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = RobustAdamW(table.parameters())
+    table(torch.tensor([1])).sum().backward()
+    optimizer.step()
+
+
+def step_before_materializing():
+    layer = model(device="meta")
+    optimizer = RobustAdamW(layer.parameters())
+    layer.to_empty(device="cpu")
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+
+
+def load(kind, state):
+    kind(model().parameters()).load_state_dict(state)
+
+
+MISTAKES = {
+    "a misspelt option": (
+        lambda: RobustAdamW(model().parameters(), tresh=3),
+        TypeError,
+        r"RobustAdamW got an unexpected keyword argument 'tresh': did you mean 'threshold'\? Its options are lr,",
+    ),
+    "a misspelt mode": (
+        lambda: TAdam(model().parameters(), maximise=True),
+        TypeError,
+        r"TAdam got an unexpected keyword argument 'maximise': did you mean 'maximize'\?",
+    ),
+    "an option of another name": (
+        lambda: AdaTerm(model().parameters(), learning_rate=1e-3),
+        TypeError,
+        r"'learning_rate': did you mean 'lr'\?",
+    ),
+    "an option of another optimizer": (
+        lambda: AdaTerm(model().parameters(), nesterov=True),
+        TypeError,
+        r"AdaTerm got an unexpected keyword argument 'nesterov'\. Its options are lr, beta, eps, .*init_scale",
+    ),
+    "another name of an option that there is not": (
+        lambda: AdaTerm(model().parameters(), max_grad_norm=1.0),
+        TypeError,
+        r"'max_grad_norm'\. Its options are",
+    ),
+    "betas where there is one decay": (
+        lambda: AdaTerm(model().parameters(), betas=(0.9, 0.999)),
+        TypeError,
+        r"AdaTerm has one decay for all averages: pass beta=0\.9, not betas",
+    ),
+    "betas by position": (
+        lambda: AdaTerm(model().parameters(), 1e-3, (0.9, 0.999)),
+        ValueError,
+        r"beta=\(0\.9, 0\.999\) is not possible: beta must be a number in \[0, 1\)",
+    ),
+    "beta where there are two": (
+        lambda: RobustAdamW(model().parameters(), beta=0.9),
+        TypeError,
+        r"'beta': did you mean 'betas'\?",
+    ),
+    "a negative learning rate": (
+        lambda: RobustAdamW(model().parameters(), lr=-1e-3),
+        ValueError,
+        r"lr=-0\.001 is not possible: lr must be a non-negative number",
+    ),
+    "a number as a string": (
+        lambda: RobustAdamW(model().parameters(), lr="1e-3"),
+        ValueError,
+        r"lr='1e-3' is not possible: lr must be a non-negative number",
+    ),
+    "a model": (
+        lambda: RobustAdamW(model()),
+        TypeError,
+        r"RobustAdamW takes parameters, not a module: .*parameters\(\)",
+    ),
+    "a tensor": (lambda: RobustAdamW(model().weight), TypeError, r"should be an iterable of Tensors or dicts"),
+    "a string": (lambda: RobustAdamW("weights"), TypeError, r"only optimize Tensors, but one of the params is str"),
+    "a generator used twice": (
+        lambda: RobustAdamW(spent()),
+        ValueError,
+        r"used before\. Call model\.parameters\(\) anew",
+    ),
+    "a spent generator in a group": (
+        lambda: RobustAdamW([{"params": spent()}]),
+        UserWarning,
+        r"group of RobustAdamW is empty: .*used before",
+    ),
+    "an empty list": (lambda: RobustAdamW([]), ValueError, r"optimizer got an empty parameter list"),
+    "a parameter twice": (
+        lambda: RobustAdamW([model().weight] * 2),
+        UserWarning,
+        r"parameter group with duplicate parameters",
+    ),
+    "a parameter in two groups": (
+        lambda: RobustAdamW([{"params": group} for group in [[model().weight]] * 2]),
+        ValueError,
+        r"some parameters appear in more than one parameter group",
+    ),
+    "what is not a leaf": (lambda: RobustAdamW([model().weight * 2]), ValueError, r"can't optimize a non-leaf Tensor"),
+    "sparse gradients": (step_sparse, RuntimeError, r"sparse_coo.*sparse=False.*SparseAdam"),
+    "an optimizer made before its model": (
+        step_before_materializing,
+        RuntimeError,
+        r"RobustAdamW has parameters on the meta device.*make the optimizer after model\.to_empty",
+    ),
+    "Adam's checkpoint": (
+        lambda: load(AdaTerm, save(torch.optim.Adam)),
+        ValueError,
+        r"not of AdaTerm: .*betas, amsgrad.*begin with a new AdaTerm",
+    ),
+    "Adam's checkpoint with amsgrad": (
+        lambda: load(RobustAdamW, save(torch.optim.Adam, amsgrad=True)),
+        ValueError,
+        r"amsgrad=True does not fit",
+    ),
+    "a checkpoint of SGD": (
+        lambda: load(RobustAdamW, save(torch.optim.SGD)),
+        ValueError,
+        r"not of RobustAdamW: .*momentum, .*begin with a new RobustAdamW",
+    ),
+    "a checkpoint of a relative": (lambda: load(AtAdam, save(AdaTerm)), ValueError, r"not of AtAdam: .*min_dof"),
+    "the model's checkpoint": (
+        lambda: load(RobustAdamW, model().state_dict()),
+        ValueError,
+        r"not the state of an optimizer, but has the keys weight, bias",
+    ),
+    "a monitor of another optimizer": (
+        lambda: Monitor(torch.optim.AdamW(model().parameters())),
+        TypeError,
+        r"a Monitor watches an optimizer of adaterm, not AdamW",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_with_what_to_do(mistake):
+    make, kind, answer = MISTAKES[mistake]
+    with pytest.warns(kind, match=answer) if issubclass(kind, Warning) else pytest.raises(kind, match=answer):
+        make()
+
+
+def test_adams_checkpoint_continues_in_robust_adamw():
+    load(RobustAdamW, save(torch.optim.AdamW))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_subclass_may_have_options_of_its_own(name):
+    class Named(getattr(adaterm, name)):
+        def __init__(self, params, **options):
+            self.title = options.pop("title")
+            super().__init__(params, **options)
+
+    assert Named(model().parameters(), title="mine", lr=0.1).title == "mine"
