@@ -92,7 +92,7 @@ def test_robust_adamws_page_has_the_arenas_losses():
     for result in keep_newest_equations(Store(ROOT / "results/arena_quick").results("language")):
         key = result.trial.method, result.trial.condition["noise"]
         losses.setdefault(key, []).append(result.outcome["loss"])
-    noises = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %", "spike 1 %", "garbage 2 %")
+    noises = ("clean", "tokens 10 %", "targets 20 %", "bursts 10 %", "tensor 2 %", "spike 1 %", "garbage 2 %")
     assert f"| | {' | '.join(noises)} |" in page
     for method in ("AdamW (clipped)", "RobustAdamW", "RobustAdamW (clipped)", "Oracle"):
         assert {len(losses[method, noise]) for noise in noises} == {3}
