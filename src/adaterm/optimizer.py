@@ -302,11 +302,11 @@ class RobustOptimizer(Optimizer):
         self._watchers.append(watch)
         return lambda: self._watchers.remove(watch)
 
-    def tell_last_step(self) -> tuple[tuple[int, ...], list[Tensor], Tensor | None]:
-        """Positions of the parameters that had gradients, their statistics in blocks, and the verdict on the batch."""
+    def tell_last_step(self) -> tuple[list[list[int]], list[Tensor], Tensor | None]:
+        """Positions of the parameters that had gradients, their statistics, both in blocks, and the batch's verdict."""
         steps = self._memory.steps
-        positions = tuple([position for each in steps for block in each.positions for position in block])
-        return positions, [engine.statistics for each in steps for engine in each.engines], self._memory.verdict
+        tables = [engine.statistics for each in steps for engine in each.engines]
+        return [block for each in steps for block in each.positions], tables, self._memory.verdict
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""
