@@ -79,12 +79,13 @@ def take_logs(distances: Tensor) -> Tensor:
 
 def find_usual(windows: Tensor) -> tuple[Tensor, Tensor]:
     """The usual log-distance, NaN if too few are known, and the spread, of windows along the last dimension."""
-    ordered = TORCH.sort(windows)
-    middle = TORCH.quantile(ordered, 0.5)
-    below, above = TORCH.quantile(ordered, BELOW), TORCH.quantile(ordered, ABOVE)
-    known = TORCH.count_above(ordered, -inf) >= ENOUGH
+    count = (windows < inf).sum(-1, keepdim=True)
+    places = torch.tensor([BELOW, 0.5, ABOVE]) * (count - 1).clamp_min(0)
+    under = places.floor()
+    low, high = windows.sort().values.gather(-1, torch.cat([under, places.ceil()], -1).long()).chunk(2, -1)
+    below, middle, above = torch.lerp(low, high, places - under).unbind(-1)
     sides = torch.maximum(middle - below, above - middle)
-    return torch.where(known, middle, nan), sides.clamp_min(LEAST_SPREAD)
+    return torch.where(count[..., 0] >= ENOUGH, middle, nan), sides.clamp_min(LEAST_SPREAD)
 
 
 def _list_windows(levels: Tensor, window: int) -> Tensor:

@@ -19,7 +19,8 @@ from adaterm.rules import RobustAdamRule
 
 
 def _count_above(window: list[float], bound: float) -> int:
-    return sum(map(bound.__lt__, window)) - window.count(inf)
+    above = len(window) if bound == -inf else sum(map(bound.__lt__, window))
+    return above - window.count(inf)
 
 
 def _quantile(ordered: list[float], share: float) -> float:
@@ -72,7 +73,7 @@ class Meter:
                 self.step = step
                 values = rows[place].tolist()
                 if any(trust == trust for trust in values[1][:-2]):
-                    self._distances.append(rows[place, 0, :-2].clone())
+                    self._distances.append(rows[place, 0].clone())
                     taken.append((step, values, self._judge(values)))
         if taken:
             self._taken += len(taken)
@@ -121,9 +122,8 @@ class Meter:
             return
         self._asked = self._taken - offset
         end = max(0, len(self._distances) - 1 - offset)
-        window = list(self._distances)[max(0, end - self._window) : end]
-        padding = [torch.full_like(self._distances[-1], inf)] * (self._window - len(window))
-        self._usual, self._spread = (part.tolist() for part in find_usual(take_logs(torch.stack(padding + window)).T))
+        window = list(self._distances)[max(0, end - self._window) : end] or [self._distances[-1] * inf]
+        self._usual, self._spread = (part.tolist() for part in find_usual(take_logs(torch.stack(window)[:, :-2]).T))
 
     def list_metrics(self, prefix: str) -> dict[str, float]:
         """Numbers of the last step and of the window; what is not known yet is left out."""

@@ -137,10 +137,10 @@ class Monitor:
         fresh = needed if counted is None else min(needed, counted - self._meter.step)
         if fresh > 0:
             self._meter.take(self._ring.copy_last(fresh))
-        part = 2 * self._meter.step // self._window
-        if part != self._checked:  # as often as no run of half a window is missed
+        part = self._meter.step // self._window
+        if part != self._checked:  # no run of half a window is missed
             self._checked = part
-            self._read(2 * self._window)
+            self._read(3 * self._window)
         return self._meter.list_metrics(prefix)
 
     def table(self, count: int = 10) -> str:
