@@ -348,6 +348,22 @@ def test_precisions_may_differ():
     assert monitor._ring.read(1).tensors[0, 0].tolist() == pytest.approx(wanted, rel=1e-6)
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+@either
+def test_steps_may_be_differentiated(name, foreach):
+    params = parameters()
+    optimizer = getattr(adaterm, name)(params, differentiable=True, foreach=foreach)
+    monitor = adaterm.Monitor(optimizer)
+    for step in range(3):
+        for parameter in params:
+            generator = torch.Generator().manual_seed(step)
+            parameter.grad = torch.randn(parameter.shape, generator=generator, requires_grad=True)
+        with torch.no_grad():
+            optimizer.step()
+    assert {layer.steps for layer in monitor.layers().values()} == {3}
+    assert not monitor._ring.read(1).tensors.requires_grad
+
+
 def test_tables_of_all_steps(tmp_path):
     _, _, monitor = run("RobustAdamW", 30, bad=(28,))
     text = monitor.table()

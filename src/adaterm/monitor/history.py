@@ -80,7 +80,7 @@ def take_logs(distances: Tensor) -> Tensor:
 def find_usual(windows: Tensor) -> tuple[Tensor, Tensor]:
     """The usual log-distance, NaN if too few are known, and the spread, of windows along the last dimension."""
     count = (windows < inf).sum(-1, keepdim=True)
-    places = torch.tensor([BELOW, 0.5, ABOVE]) * (count - 1).clamp_min(0)
+    places = windows.new_tensor([BELOW, 0.5, ABOVE]) * (count - 1).clamp_min(0)
     under = places.floor()
     low, high = windows.sort().values.gather(-1, torch.cat([under, places.ceil()], -1).long()).chunk(2, -1)
     below, middle, above = torch.lerp(low, high, places - under).unbind(-1)

@@ -71,18 +71,15 @@ class Ring:
         if not are_same(blocks, self._blocks):
             positions = [position for block in blocks for position in block]
             fitting = [table.dtype == torch.float32 and table.device == self.device for table in tables]
-            tracked = any(table.requires_grad for table in tables)
-            self._blocks = blocks
-            self._plain = positions == list(range(self.width)) and all(fitting) and not tracked
+            self._blocks, self._plain = blocks, positions == list(range(self.width)) and all(fitting)
         if self._rows.is_cuda and torch.cuda.is_current_stream_capturing():
             self.counted = None
         if self.counted is not None:
             self.counted += 1
-        if self.counted is None or not self._plain:
+        verdict = self._unknown if verdict is None else verdict
+        if self.counted is None or not self._plain or tables[0].requires_grad or verdict.requires_grad:
             self._write(blocks, tables, verdict)
             return
-        if verdict is None:
-            verdict = self._unknown
         if verdict is not self._verdict:  # most engines have one tensor for all verdicts
             self._verdict, self._verdict_column = verdict, verdict.as_strided((3, 1), (1, 1))
         self._count.add_(1)
@@ -97,7 +94,7 @@ class Ring:
         table = tables[0] if len(tables) == 1 else torch.cat(tables, dim=1)
         if positions != tuple(range(self.width)):
             table = table.new_full((3, self.width), nan).index_copy_(1, self._find_columns(positions), table)
-        batch = self._unknown if verdict is None else verdict[:3, None].to(self._rows)
+        batch = self._unknown if verdict is None else verdict[:3].view(3, 1).to(self._rows)
         self._numbers[0].add_(1)
         row = torch.cat([table, batch, self._numbers.view(torch.float32)], dim=1)
         self._rows.index_copy_(0, self._numbers[0].long().remainder(len(self._rows)), row[None])
@@ -137,7 +134,7 @@ class Ring:
     def fill(self, rows: Rows, mark: int) -> None:
         """Take over rows, as many of the last as there is room for, and go on after them."""
         last = Rows(*(table[-len(self._rows) :].cpu() for table in rows))
-        filled = torch.full((len(last.steps), 3, self.width + 2), nan)
+        filled = torch.full((len(last.steps), 3, self.width + 2), nan, device="cpu")
         filled[:, :, : last.tensors.shape[2]] = last.tensors
         filled[:, :, -2] = last.batches
         list_numbers(filled).copy_(torch.stack([last.steps, last.marks, 0 * last.marks], dim=1))
