@@ -1,6 +1,8 @@
 """The last steps of an optimizer, written down on its device."""
 
+from ctypes import memmove
 from math import nan
+from sys import byteorder
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +42,7 @@ class Ring:
             self._unknown = torch.full((3, 1), nan, device=device)
             self._count, self._mark = self._numbers[0], self._numbers[1]
             self._column = self._numbers.view(torch.float32)
+        self._on_host = device.type == "cpu"
         self._blocks: list[list[int]] = []  # of the last step
         self._plain = False  # whether they are all tensors in order, and nothing has to be converted
         self._verdict = self._verdict_column = self._unknown
@@ -57,7 +60,10 @@ class Ring:
 
     def mark(self, number: int) -> None:
         """Note that what follows has a mark of this number."""
-        self._mark.fill_(number)
+        if self._on_host:
+            memmove(self._mark.data_ptr(), number.to_bytes(4, byteorder), 4)
+        else:
+            self._mark.fill_(number)
 
     def write(self, optimizer: RobustOptimizer) -> None:
         """Write down the step that was just taken; one that GradScaler had skipped is a row of NaN."""
@@ -70,8 +76,9 @@ class Ring:
             return
         if not are_same(blocks, self._blocks):
             positions = [position for block in blocks for position in block]
-            fitting = [table.dtype == torch.float32 and table.device == self.device for table in tables]
-            self._blocks, self._plain = blocks, positions == list(range(self.width)) and all(fitting)
+            types = {(table.dtype, table.device, table.is_contiguous()) for table in tables}
+            fitting = types == {(torch.float32, self.device, True)}
+            self._blocks, self._plain = blocks, fitting and positions == list(range(self.width))
         if self._rows.is_cuda and torch.cuda.is_current_stream_capturing():
             self.counted = None
         if self.counted is not None:
@@ -82,9 +89,22 @@ class Ring:
             return
         if verdict is not self._verdict:  # most engines have one tensor for all verdicts
             self._verdict, self._verdict_column = verdict, verdict.as_strided((3, 1), (1, 1))
-        self._count.add_(1)
-        row = self._rows[self.counted % len(self._rows)]
-        torch.cat([*tables, self._verdict_column, self._column], 1, out=row)
+        parts = [*tables, self._verdict_column, self._column]
+        if self._on_host:
+            self._copy_memory(parts, self.counted)
+        else:
+            self._count.add_(1)
+            torch.cat(parts, 1, out=self._rows[self.counted % len(self._rows)])
+
+    def _copy_memory(self, parts: list[Tensor], counted: int) -> None:
+        """Write a row on a CPU, where an operation of torch takes as long as a hundredth of a small step."""
+        memmove(self._count.data_ptr(), counted.to_bytes(4, byteorder), 4)
+        target = self._rows.data_ptr() + counted % len(self._rows) * 12 * (self.width + 2)
+        columns = [(part.data_ptr(), 4 * part.shape[1]) for part in parts]
+        for line in range(3):
+            for source, size in columns:
+                memmove(target, source + line * size, size)
+                target += size
 
     @torch.no_grad()
     def _write(self, blocks: list[list[int]], tables: list[Tensor], verdict: Tensor | None) -> None:
