@@ -303,6 +303,16 @@ def monitor_watches() -> Iterator[tuple[str, Any]]:
             assert rows.marks.tolist() == rows.steps.tolist()
             assert watching.aberrant(3) == beside.aberrant(3)
     yield "a monitor remembers replays as it does eager steps, and never waits", True
+    for method in ("AdaTerm", "RobustAdamW"):
+        params = parameters(148)
+        watched = optimizer(method, params, fused=True)
+        monitor = adaterm.Monitor(watched)
+        for step in range(2):
+            give_gradients(params, step)
+            watched.step()
+        launches = activity(monitor._observe)
+        assert launches == (2, 0), (method, launches)
+    yield "kernels and copies of a monitor in a step, 148 tensors", list(launches)
 
 
 def kernels(step: Callable[[], Any]) -> int:

@@ -73,7 +73,7 @@ METHODS = {
     ADAMW: Method(torch.optim.AdamW, 1e-2, clip=1.0),
     ADATERM: Method(adaterm.AdaTerm, 1e-2),
     ROBUST: Method(adaterm.RobustAdamW, 3e-2),
-    CLIPPED: Method(partial(adaterm.RobustAdamW, max_norm=1.0), 3e-2),
+    CLIPPED: Method(partial(adaterm.RobustAdamW, max_norm=1.0), 1e-2),
 }
 COLOURS = {ADAMW: "#D55E00", ADATERM: "#CC79A7", ROBUST: "#56B4E9", CLIPPED: "#0072B2"}
 GOOD, BAD = "#999999", "#D55E00"

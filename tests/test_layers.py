@@ -32,7 +32,7 @@ LAYERS = [
     {"optimizer"},
     {"optimizers", "monitor.ring"},
     {"monitor.history"},
-    {"monitor.alarms", "monitor.drawing", "monitor.findings"},
+    {"monitor.alarms", "monitor.drawing", "monitor.findings", "monitor.meter"},
     {"monitor.monitor"},
     {"monitor"},
     {"integrations.huggingface", "integrations.lightning"},

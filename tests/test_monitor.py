@@ -115,36 +115,67 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+VIEWS = ("detach", "select", "slice", "unsqueeze", "view", "as_strided")
+
+
+def count_operations(rule, shapes, work, on_device):
+    """The operations, but for views, of what a monitor does with a step, where the host knows where rows go or not."""
+    params = parameters(shapes)
+    half = len(params) // 2
+    optimizer = make(rule, [{"params": params[:half]}, {"params": params[half:]}])
+    monitor = adaterm.Monitor(optimizer, length=10)
+    monitor._ring.counted = None if on_device else 0
+    monitor._ring._on_host = False
+    train(optimizer, params, 3)
+    with Counting() as counted:
+        work(monitor)
+    names = [name.split(".")[1] for name in counted.names]
+    assert not [name for name in names if "item" in name or "local_scalar" in name]
+    return [name for name in names if name not in VIEWS]
+
+
 @pytest.mark.parametrize("rule", ["AdaTerm", "RobustAdamW"])
-def test_watching_takes_few_operations_however_many_tensors_and_never_waits(rule):
-    counts = []
-    for shapes in ([(3,)] * 4, [(3,)] * 100):
-        params = parameters(shapes)
-        optimizer = make(rule, params)
-        monitor = adaterm.Monitor(optimizer, length=10)
-        train(optimizer, params, 2)
-        with Counting() as counted:
-            monitor._ring._write(*optimizer.tell_last_step())  # on a CPU it would copy memory
-        assert not [name for name in counted.names if "item" in name or "local_scalar" in name or "_to_copy" in name]
-        counts.append(len([name for name in counted.names if "detach" not in name]))
-    assert counts[0] == counts[1] <= 9
+def test_watching_takes_two_operations_however_many_tensors_and_never_waits(rule):
+    for count in (4, 100):
+        assert count_operations(rule, [(3,)] * count, lambda monitor: monitor._observe(), False) == ["add_", "cat"]
+        assert count_operations(rule, [(3,)] * count, lambda monitor: monitor.mark(7), False) == ["fill_"]
+        captured = count_operations(rule, [(3,)] * count, lambda monitor: monitor._observe(), True)
+        assert captured == ["cat", "add_", "cat", "_to_copy", "remainder", "index_copy_"]
+
+
+def test_metrics_read_only_what_is_new():
+    _, optimizer, monitor = run("RobustAdamW", 35)
+    monitor.metrics()
+    optimizer.step()
+    with Counting() as counted:
+        monitor.metrics()
+    assert len(counted.names) <= 10
+    with Counting() as counted:
+        monitor.metrics()
+    assert not counted.names
 
 
 @pytest.mark.parametrize("rule", ["AdaTerm", "RobustAdamW, usual norm"])
-def test_copies_of_memory_write_what_operations_write(rule):
-    rows = []
-    for on_host in (False, True):
+def test_rows_are_the_same_whether_host_or_device_counts_them(rule):
+    rows, metrics = [], []
+    for on_host, on_device in ((True, False), (False, False), (False, True)):
         params = parameters()
         optimizer = make(rule, params)
         monitor = adaterm.Monitor(optimizer, length=6)
-        monitor._ring._on_host = on_host
+        monitor._ring._on_host = on_host  # memory is copied; else operations are those of a GPU
         for step in range(14):
             monitor.mark(step)
             train(optimizer, params, 1, start=step)
+            if on_device and step == 3:
+                monitor._ring.counted = None  # as a graph does
+        assert (monitor._ring.counted is None) == on_device
         rows.append(monitor._ring.read(100))
-    for operated, copied in zip(*rows, strict=True):
-        assert torch.equal(operated.nan_to_num(-1.0), copied.nan_to_num(-1.0))
+        metrics.append(monitor.metrics())
+    for several in zip(*rows, strict=True):
+        one, *others = (table.nan_to_num(-1.0) for table in several)
+        assert all(torch.equal(one, other) for other in others)
     assert rows[0].marks.tolist() == [9, 10, 11, 12, 13, 14]
+    assert metrics[0] == metrics[1] == metrics[2]
 
 
 def test_several_marks_before_a_step_are_its_micro_batches():
@@ -212,6 +243,34 @@ def test_metrics_are_those_of_the_last_step(name):
     assert metrics["excluded"] == pytest.approx(0.02)
     if name == "RobustAdamW":
         assert metrics["zscore"] == pytest.approx(optimizer.batch_statistics().zscore.item())
+
+
+@either
+def test_metrics_do_not_depend_on_how_often_they_are_asked_for(name):
+    often, seldom = [], {}
+    for pause in (1, 37):
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        optimizer, monitor = watch(name, model)
+        for step in range(1, 250):
+            give(model, step, all=1e3 if step in (100, 101, 185, 222) else 1.0)
+            if step in (120, 222):
+                model[0].bias.grad[1] = nan
+            if step in (60, 200):
+                model[1].bias.grad = None
+            optimizer.step()
+            if pause == 1:
+                often.append(monitor.metrics())
+            elif step % pause == 0:
+                seldom[step] = monitor.metrics()
+    columns = monitor.columns()
+    assert seldom
+    for step, metrics in seldom.items():
+        assert metrics == pytest.approx(often[step - 1], rel=1e-6)
+        for field in ("level", "zscore", "score", "trust", "nonfinite"):
+            assert metrics.get(f"adaterm/{field}", nan) == pytest.approx(
+                columns[field][step - 1], rel=1e-4, nan_ok=True
+            )
+        assert metrics["adaterm/excluded"] == pytest.approx(sum(columns["excluded"][:step][-100:]) / min(step, 100))
 
 
 def test_names_are_the_models_or_the_optimizers_or_numbers():
@@ -292,6 +351,19 @@ def test_precisions_may_differ():
     assert monitor._ring.read(1).tensors[0, 0].tolist() == pytest.approx(wanted, rel=1e-6)
 
 
+@either
+def test_steps_may_be_differentiated(name):
+    params = [parameter.clone() for parameter in parameters()]
+    optimizer = getattr(adaterm, name)(params, differentiable=True)
+    monitor = adaterm.Monitor(optimizer)
+    for step in range(3):
+        for parameter in params:
+            parameter.grad = torch.full(parameter.shape, step + 1.0, requires_grad=True)
+        optimizer.step()
+    assert {layer.steps for layer in monitor.layers().values()} == {3}
+    assert not monitor._ring.read(1).tensors.requires_grad
+
+
 def test_tables_of_all_steps(tmp_path):
     _, _, monitor = run("RobustAdamW", 30, bad=(28,))
     text = monitor.table()
@@ -308,7 +380,7 @@ def test_tables_of_all_steps(tmp_path):
         True,
     )
     assert "MB" in repr(monitor)
-    assert monitor.nbytes == 10_000 * (12 * 4 + 20)
+    assert monitor.nbytes == 10_000 * (12 * 4 + 24)
 
 
 @pytest.mark.parametrize("layers", [3, 75])

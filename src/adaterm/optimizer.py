@@ -284,11 +284,11 @@ class RobustOptimizer(Optimizer):
         self._watchers.append(watch)
         return lambda: self._watchers.remove(watch)
 
-    def tell_last_step(self) -> tuple[tuple[int, ...], list[Tensor], Tensor | None]:
-        """Positions of the parameters that had gradients, their statistics in blocks, and the verdict on the batch."""
+    def tell_last_step(self) -> tuple[list[list[int]], list[Tensor], Tensor | None]:
+        """Positions of the parameters that had gradients, their statistics, both in blocks, and the batch's verdict."""
         engines = self._memory.list_engines()
-        positions = tuple([position for engine in engines for position in engine.block.positions])
-        return positions, [engine.statistics for engine in engines], self._memory.verdict
+        tables = [engine.statistics for engine in engines]
+        return [engine.block.positions for engine in engines], tables, self._memory.verdict
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -129,23 +128,6 @@ def sum_up_layers(history: History, names: list[str]) -> dict[str, Layer]:
             few, broken = int(distrusted[column]), int(nonfinite[column])
             layers[name] = Layer(len(given), few, broken, given.mean().item(), given.min().item(), dof.item())
     return layers
-
-
-def measure(history: History, prefix: str) -> dict[str, float]:
-    """Numbers of the last step, and of the window."""
-    if not len(history):
-        return {}
-    values = {
-        "level": history.level[-1],
-        "zscore": history.zscore[-1],
-        "score": history.score(torch.tensor([len(history) - 1]))[0],
-        "trust": history.trust[-1],
-        "least_trust": history.trusts[-1].nan_to_num(1.0).min(),
-        "nonfinite": history.nonfinite[-1].sum(),
-        "excluded": history.excluded[-history.window :].float().mean(),
-    }
-    numbers = torch.stack([value.float() for value in values.values()]).tolist()
-    return {prefix + name: number for name, number in zip(values, numbers, strict=True) if isfinite(number)}
 
 
 def list_columns(history: History, names: list[str], marks: Marks) -> dict[str, list[Any]]:

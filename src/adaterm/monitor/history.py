@@ -32,7 +32,7 @@ class History:
         self.marks_before = before[taken]
         self.distances, self.trusts, self.dofs = tensors.unbind(1)
         self.window = window
-        self.notes = torch.where((self.distances > 0.0) & (self.distances < inf), self.distances.log(), inf)
+        self.notes = take_logs(self.distances)
         self.nonfinite = ~self.trusts.isnan() & ~self.distances.isfinite()
         if judged:
             self.level, self.zscore, self.trust = batches.unbind(1)
@@ -60,13 +60,8 @@ class History:
         usual, spread = torch.empty(2, len(asked), padded.shape[1])
         for part in range(0, len(asked), 256):
             chosen = asked[part : part + 256]
-            ordered = TORCH.sort(padded[(chosen - self.window)[:, None] + torch.arange(self.window)].transpose(1, 2))
-            middle = TORCH.quantile(ordered, 0.5)
-            known = TORCH.count_above(ordered, -inf) >= ENOUGH
-            usual[part : part + 256] = torch.where(known, middle, nan)
-            below, above = TORCH.quantile(ordered, BELOW), TORCH.quantile(ordered, ABOVE)
-            sides = torch.maximum(middle - below, above - middle)
-            spread[part : part + 256] = sides.clamp_min(LEAST_SPREAD)
+            windows = padded[(chosen - self.window)[:, None] + torch.arange(self.window)].transpose(1, 2)
+            usual[part : part + 256], spread[part : part + 256] = find_usual(windows)
         notes = self.notes[places]
         zscores = torch.where(notes < inf, (notes - usual[which]) / spread[which], nan)
         return torch.where(self.nonfinite[places], inf, zscores)
@@ -75,6 +70,22 @@ class History:
         """How much batches stood out, over all tensors; those whose gradients are not finite do not count."""
         zscores = self.stand_out(places)
         return torch.where(zscores < inf, zscores.clamp_min(0.0), nan).square().nanmean(1).sqrt()
+
+
+def take_logs(distances: Tensor) -> Tensor:
+    """The logarithms of distances; infinite if there is none."""
+    return torch.where((distances > 0.0) & (distances < inf), distances.log(), inf)
+
+
+def find_usual(windows: Tensor) -> tuple[Tensor, Tensor]:
+    """The usual log-distance, NaN if too few are known, and the spread, of windows along the last dimension."""
+    count = (windows < inf).sum(-1, keepdim=True)
+    places = windows.new_tensor([BELOW, 0.5, ABOVE]) * (count - 1).clamp_min(0)
+    under = places.floor()
+    low, high = windows.sort().values.gather(-1, torch.cat([under, places.ceil()], -1).long()).chunk(2, -1)
+    below, middle, above = torch.lerp(low, high, places - under).unbind(-1)
+    sides = torch.maximum(middle - below, above - middle)
+    return torch.where(count[..., 0] >= ENOUGH, middle, nan), sides.clamp_min(LEAST_SPREAD)
 
 
 def _list_windows(levels: Tensor, window: int) -> Tensor:

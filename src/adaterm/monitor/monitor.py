@@ -18,11 +18,11 @@ from adaterm.monitor.findings import (
     format_findings,
     list_columns,
     list_samples,
-    measure,
     rank_samples,
     sum_up_layers,
 )
-from adaterm.monitor.history import REFRESHED, History
+from adaterm.monitor.history import History
+from adaterm.monitor.meter import Meter
 from adaterm.monitor.ring import Ring, Rows, count_steps
 from adaterm.optimizer import RobustOptimizer
 
@@ -39,7 +39,7 @@ class Monitor:
     Args:
         optimizer: one of ours, or a framework's wrapper around it.
         model: whose names the parameters get. Else they have those that the optimizer was given, or group and position.
-        length: how many steps are remembered. Each takes 12 bytes of the device's memory for each tensor, and 20 more.
+        length: how many steps are remembered. Each takes 12 bytes of the device's memory for each tensor, and 24 more.
 
     Examples:
         >>> import torch
@@ -72,16 +72,17 @@ class Monitor:
         self._mark = self._gathered = 0  # the numbers of the last one, and of the last that is known to all ranks
         self._retired: list[Ring] = []
         self._alarms, self._checked = Alarms(), 0
-        self._ring = self._make_ring(count_steps(optimizer))
+        self._begin(count_steps(optimizer))
         self._stop = optimizer.add_watcher(self._observe)
 
     def _list_params(self) -> list[Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
-    def _make_ring(self, begin: int = 0) -> Ring:
+    def _begin(self, steps: int) -> None:
+        """Begin to write into a ring of its own, after so many steps."""
         params = self._list_params()
         device = torch.device("cpu") if params[0].is_meta else params[0].device
-        return Ring(self._length, len(params), device, self._judged, begin)
+        self._ring, self._meter = Ring(self._length, len(params), device, steps), Meter(self._judged, self._window)
 
     def _observe(self) -> None:
         groups = self.optimizer.param_groups
@@ -96,7 +97,7 @@ class Monitor:
         """Go on in another ring: there are more tensors now, or they are elsewhere."""
         rows = self._ring.read(self._length)
         self._retired.append(self._ring)  # a CUDA graph may still write into it
-        self._ring = self._make_ring(self._ring.begin)
+        self._begin(self._ring.begin)
         self._ring.fill(rows, self._mark)
 
     def mark(self, batch: Any) -> None:
@@ -122,10 +123,7 @@ class Monitor:
     def _read(self, last: int | None = None) -> History:
         """The last steps, or all; whoever reads is warned of what is wrong with them."""
         history = History(self._ring.read(last or self._length), self._judged, self._window)
-        decade = int(history.steps[-1]) // REFRESHED if len(history) else 0
-        if last is None or decade != self._checked:  # not at every step, where each is read
-            self._alarms.check(history, self._name_tensors())
-            self._checked = decade
+        self._alarms.check(history, self._name_tensors())
         return history
 
     def _name_tensors(self) -> list[str]:
@@ -151,8 +149,15 @@ class Monitor:
 
         What is not known yet is left out. One small copy from the device, which this waits for.
         """
-        needed = self._window if self._judged else 2 * self._window  # what RobustAdamW has judged needs no window
-        return measure(self._read(needed + REFRESHED), prefix)
+        needed, counted = self._meter.needed, self._ring.counted
+        fresh = needed if counted is None else min(needed, counted - self._meter.step)
+        if fresh > 0:
+            self._meter.take(self._ring.copy_last(fresh))
+        part = self._meter.step // self._window
+        if part != self._checked:  # no run of half a window is missed
+            self._checked = part
+            self._read(3 * self._window)
+        return self._meter.list_metrics(prefix)
 
     def table(self, count: int = 10) -> str:
         """The worst batches and the least trusted tensors, as text."""
@@ -202,7 +207,7 @@ class Monitor:
             )
         self._marks, self._mark, self._gathered = dict(state["marks"]), state["mark"], 0
         self._retired.append(self._ring)
-        self._ring = self._make_ring(state["begin"])
+        self._begin(state["begin"])
         self._ring.fill(rows, self._mark)
 
     @property

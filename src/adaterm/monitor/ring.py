@@ -1,12 +1,14 @@
 """The last steps of an optimizer, written down on its device."""
 
-from ctypes import c_int64, memmove
+from ctypes import memmove
 from math import nan
+from sys import byteorder
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from adaterm.engines.memory import are_same
 from adaterm.optimizer import RobustOptimizer
 
 
@@ -20,89 +22,102 @@ class Rows(NamedTuple):
 
 
 class Ring:
-    """A row for each of the last steps, in tensors that are overwritten in turn.
+    """A row for each of the last steps, in one tensor whose rows are overwritten in turn.
 
-    Where the next row goes is counted on the device: a CUDA graph that is replayed writes its rows, and so does a
-    compiled step. Nothing waits for the device, and there are as many launches for many tensors as for one.
+    A row has the tensors' distances, trusts and dofs, and two more columns: the batch's level, z-score and trust; the
+    number of the step, the number of the last mark before it, and 0, as integers. Nothing waits for the device, and
+    there are as many launches for many tensors as for one.
+
+    Steps are counted on the device, so that a CUDA graph that is replayed writes its rows, and so does a compiled step.
+    As long as there was neither, the host knows where a row goes, which saves launches.
     """
 
-    def __init__(self, length: int, tensors: int, device: torch.device, judges: bool, begin: int = 0) -> None:
-        self.begin = begin  # steps before the first row
-        self._judges = judges
+    def __init__(self, length: int, tensors: int, device: torch.device, begin: int = 0) -> None:
+        self.begin, self.width = begin, tensors  # steps before the first row, and of how many tensors it tells
+        self.counted: int | None = begin  # how many steps there were; None if only the device knows
         with torch.inference_mode(False):
-            self._tensors = torch.full((length, 3, tensors), nan, device=device)
-            self._batches = torch.full((length, 3), nan, device=device)
-            self._marks = torch.zeros(length, dtype=torch.int64, device=device)
-            self._mark = torch.zeros(1, dtype=torch.int64, device=device)
-            self._count = torch.full((1,), begin, device=device)
-            self._unknown = torch.full((3,), nan, device=device)
+            self._rows = torch.full((length, 3, tensors + 2), nan, device=device)
+            self._rows[:, :, -1] = 0.0
+            self._numbers = torch.tensor([[begin], [0], [0]], dtype=torch.int32, device=device)
+            self._unknown = torch.full((3, 1), nan, device=device)
+            self._count, self._mark = self._numbers[0], self._numbers[1]
+            self._column = self._numbers.view(torch.float32)
         self._on_host = device.type == "cpu"
-        if self._on_host:  # the memory of the tensors, as torch's operations cost more than all the rest
-            numbers = self._count, self._mark
-            self._host_count, self._host_mark = (c_int64.from_address(number.data_ptr()) for number in numbers)
-            self._host_marks = (c_int64 * length).from_address(self._marks.data_ptr())
-        self._every = tuple(range(tensors))
+        self._blocks: list[list[int]] = []  # of the last step
+        self._plain = False  # whether they are all tensors in order, and nothing has to be converted
+        self._verdict = self._verdict_column = self._unknown
         self._columns: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
-
-    @property
-    def width(self) -> int:
-        """Of how many tensors it tells."""
-        return len(self._every)
 
     @property
     def device(self) -> torch.device:
         """Where it is."""
-        return self._tensors.device
+        return self._rows.device
 
     @property
     def nbytes(self) -> int:
         """How much of the device's memory it takes."""
-        return self._tensors.nbytes + self._batches.nbytes + self._marks.nbytes
+        return self._rows.nbytes
 
     def mark(self, number: int) -> None:
         """Note that what follows has a mark of this number."""
         if self._on_host:
-            self._host_mark.value = number
+            memmove(self._mark.data_ptr(), number.to_bytes(4, byteorder), 4)
         else:
             self._mark.fill_(number)
 
     def write(self, optimizer: RobustOptimizer) -> None:
         """Write down the step that was just taken; one that GradScaler had skipped is a row of NaN."""
-        positions, tables, verdict = optimizer.tell_last_step()
-        if not positions:
+        blocks, tables, verdict = optimizer.tell_last_step()
+        if not blocks:
             return
-        if torch.compiler.is_compiling() or not self._on_host:
-            self._write(positions, tables, verdict)
+        if torch.compiler.is_compiling():
+            self.counted = None
+            self._write(blocks, tables, verdict)
             return
+        if not are_same(blocks, self._blocks):
+            positions = [position for block in blocks for position in block]
+            types = {(table.dtype, table.device, table.is_contiguous()) for table in tables}
+            fitting = types == {(torch.float32, self.device, True)}
+            self._blocks, self._plain = blocks, fitting and positions == list(range(self.width))
+        if self._rows.is_cuda and torch.cuda.is_current_stream_capturing():
+            self.counted = None
+        if self.counted is not None:
+            self.counted += 1
         verdict = self._unknown if verdict is None else verdict
-        plain = all(each.is_cpu and each.dtype is torch.float32 and each.is_contiguous() for each in (*tables, verdict))
-        if plain and len(tables) == 1 and positions == self._every:
-            self._write_on_host(tables[0], verdict)
+        if self.counted is None or not self._plain or tables[0].requires_grad or verdict.requires_grad:
+            self._write(blocks, tables, verdict)
+            return
+        if verdict is not self._verdict:  # most engines have one tensor for all verdicts
+            self._verdict, self._verdict_column = verdict, verdict[:3].to(self._rows).view(3, 1)
+        parts = [*tables, self._verdict_column, self._column]
+        if self._on_host:
+            self._copy_memory(parts, self.counted)
         else:
-            self._write(positions, tables, verdict)
+            self._count.add_(1)
+            torch.cat(parts, 1, out=self._rows[self.counted % len(self._rows)])
 
-    def _write_on_host(self, table: Tensor, verdict: Tensor) -> None:
-        """Copy memory: on a CPU, a few small operations of torch would take as long as a hundredth of a small step."""
-        slot = self._host_count.value % len(self._host_marks)
-        memmove(self._tensors.data_ptr() + slot * table.nbytes, table.data_ptr(), table.nbytes)
-        if self._judges:
-            memmove(self._batches.data_ptr() + slot * 12, verdict.data_ptr(), 12)
-        self._host_marks[slot] = self._host_mark.value
-        self._host_count.value += 1
+    def _copy_memory(self, parts: list[Tensor], counted: int) -> None:
+        """Write a row on a CPU, where an operation of torch takes as long as a hundredth of a small step."""
+        memmove(self._count.data_ptr(), counted.to_bytes(4, byteorder), 4)
+        target = self._rows.data_ptr() + counted % len(self._rows) * 12 * (self.width + 2)
+        columns = [(part.data_ptr(), 4 * part.shape[1]) for part in parts]
+        for line in range(3):
+            for source, size in columns:
+                memmove(target, source + line * size, size)
+                target += size
 
     @torch.no_grad()
-    def _write(self, positions: tuple[int, ...], tables: list[Tensor], verdict: Tensor | None) -> None:
-        tables = [table.to(self._tensors) for table in tables]
-        row = tables[0] if len(tables) == 1 else torch.cat(tables, dim=1)
-        if positions != self._every:
-            row = torch.full_like(self._tensors[0], nan).index_copy_(1, self._find_columns(positions), row)
-        slot = self._count.remainder(len(self._tensors))
-        self._tensors.index_copy_(0, slot, row[None])
-        if self._judges:
-            batch = self._unknown if verdict is None else verdict[:3].to(self._batches)
-            self._batches.index_copy_(0, slot, batch[None])
-        self._marks.index_copy_(0, slot, self._mark)
-        self._count.add_(1)
+    def _write(self, blocks: list[list[int]], tables: list[Tensor], verdict: Tensor | None) -> None:
+        """Write where the device's count says, whatever there is."""
+        positions = tuple([position for block in blocks for position in block])
+        tables = [table.to(self._rows) for table in tables]
+        table = tables[0] if len(tables) == 1 else torch.cat(tables, dim=1)
+        if positions != tuple(range(self.width)):
+            table = table.new_full((3, self.width), nan).index_copy_(1, self._find_columns(positions), table)
+        batch = self._unknown if verdict is None else verdict[:3].view(3, 1).to(self._rows)
+        self._numbers[0].add_(1)
+        row = torch.cat([table, batch, self._numbers.view(torch.float32)], dim=1)
+        self._rows.index_copy_(0, self._numbers[0].long().remainder(len(self._rows)), row[None])
 
     def _find_columns(self, positions: tuple[int, ...]) -> Tensor:
         """Where to write what these parameters have; the host's copy lives on, as a graph may copy it again."""
@@ -110,31 +125,50 @@ class Ring:
             return torch.tensor(positions, device=self.device)
         if positions not in self._columns:
             on_host = torch.tensor(positions, device="cpu")
-            on_host = on_host.pin_memory() if self._tensors.is_cuda else on_host
+            on_host = on_host.pin_memory() if self._rows.is_cuda else on_host
             self._columns[positions] = on_host, on_host.to(self.device, non_blocking=True)
         return self._columns[positions][1]
 
+    def copy_last(self, last: int) -> Tensor:
+        """The last so many rows on the host, oldest first; this waits for the device. The next step may overwrite them.
+
+        The number of a row that was not written yet is 0.
+        """
+        length = len(self._rows)
+        last = min(last, length)
+        if self.counted is None:
+            numbers = self._count + torch.arange(1 - last, 1, device=self.device)
+            return self._rows.index_select(0, numbers.remainder(length)).cpu()
+        end = self.counted % length + 1
+        if last <= end:
+            return self._rows[end - last : end].cpu()
+        return torch.cat([self._rows[end - last :], self._rows[:end]]).cpu()
+
     def read(self, last: int) -> Rows:
         """The last so many steps; this waits for the device."""
-        length = len(self._tensors)
-        numbers = self._count + torch.arange(-min(last, length), 0, device=self.device)
-        slots = numbers.remainder(length)
-        tables = [table.index_select(0, slots).cpu() for table in (self._tensors, self._batches, self._marks)]
-        numbers = numbers.cpu()
-        written = numbers >= self.begin
-        return Rows(numbers[written] + 1, *(table[written] for table in tables))
+        rows = self.copy_last(last)
+        rows = rows[list_numbers(rows)[:, 0] > 0]
+        steps, marks, _ = list_numbers(rows).long().unbind(1)
+        return Rows(steps, rows[:, :, :-2], rows[:, :, -2], marks)
 
     def fill(self, rows: Rows, mark: int) -> None:
         """Take over rows, as many of the last as there is room for, and go on after them."""
-        last = Rows(*(table[-len(self._tensors) :] for table in rows))
-        slots = ((last.steps - 1) % len(self._tensors)).to(self.device)
-        self._tensors[slots, :, : last.tensors.shape[2]] = last.tensors.to(self.device)
-        self._batches[slots] = last.batches.to(self.device)
-        self._marks[slots] = last.marks.to(self.device)
+        last = Rows(*(table[-len(self._rows) :].cpu() for table in rows))
+        filled = torch.full((len(last.steps), 3, self.width + 2), nan, device="cpu")
+        filled[:, :, : last.tensors.shape[2]] = last.tensors
+        filled[:, :, -2] = last.batches
+        list_numbers(filled).copy_(torch.stack([last.steps, last.marks, 0 * last.marks], dim=1))
+        self._rows[(last.steps % len(self._rows)).to(self.device)] = filled.to(self.device)
         self._mark.fill_(mark)
         if len(last.steps):
-            self._count.fill_(last.steps[-1])
+            self.counted = int(last.steps[-1])
+            self._count.fill_(self.counted)
             self.begin = int(last.steps[0]) - 1
+
+
+def list_numbers(rows: Tensor) -> Tensor:
+    """The numbers of steps and of marks, and 0, of rows on the host."""
+    return rows[:, :, -1].view(torch.int32)
 
 
 def count_steps(optimizer: RobustOptimizer) -> int:

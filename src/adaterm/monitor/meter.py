@@ -1,0 +1,130 @@
+"""Numbers of the last step for a logger, from the rows that are new since they were last asked for.
+
+All is kept on the host, and the equations run on Python's numbers: operations on tensors would cost more.
+"""
+
+import math
+from bisect import bisect_left
+from collections import deque
+from math import inf, isfinite, nan
+
+import torch
+from torch import Tensor
+
+from adaterm.binding import bind
+from adaterm.equations import Totals
+from adaterm.monitor.history import REFRESHED, find_usual, take_logs
+from adaterm.monitor.ring import list_numbers
+from adaterm.rules import RobustAdamRule
+
+
+def _count_above(window: list[float], bound: float) -> int:
+    above = len(window) if bound == -inf else sum(map(bound.__lt__, window))
+    return above - window.count(inf)
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    known = bisect_left(ordered, inf)
+    if not known:
+        return nan
+    place = share * (known - 1)
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return low + (high - low) * (place % 1.0)
+
+
+_NUMBERS = bind(
+    {
+        "exp": lambda value: math.exp(value) if value < 700.0 else inf,
+        "sqrt": math.sqrt,
+        "square": lambda value: value * value,
+        "where": lambda condition, value, other: value if condition else other,
+        "at_least": lambda value, bound: bound if value < bound else value,
+        "count_above": _count_above,
+        "sort": sorted,
+        "quantile": _quantile,
+        "count_newest_above": lambda window, bound: next((n for n, value in enumerate(window) if value <= bound), 0),
+    }
+)
+_RULE = RobustAdamRule()
+
+
+class Meter:
+    """What has to be kept of the last steps."""
+
+    def __init__(self, judged: bool, window: int) -> None:
+        self.step = 0  # the last one that was taken into account
+        self.needed = (window if judged else 2 * window) + REFRESHED  # rows, at most; a verdict needs no window
+        self._judged, self._window = judged, window
+        self._distances = deque[Tensor](maxlen=window + REFRESHED)
+        self._levels = deque[float](maxlen=window)  # newest first
+        self._excluded = deque[bool](maxlen=window)
+        self._taken = 0
+        self._asked: int | None = None  # the step of those taken at which it was last asked what is usual
+        self._usual: list[float] = []
+        self._spread: list[float] = []
+        self._metrics: dict[str, float] = {}
+
+    def take(self, rows: Tensor) -> None:
+        """Take new rows of a ring into account; a step that GradScaler had skipped counts for nothing."""
+        steps = list_numbers(rows)[:, 0].tolist()
+        taken = []
+        for place, step in enumerate(steps):
+            if step > self.step:
+                self.step = step
+                values = rows[place].tolist()
+                if any(trust == trust for trust in values[1][:-2]):
+                    self._distances.append(rows[place, 0].clone())
+                    taken.append((step, values, self._judge(values)))
+        if taken:
+            self._taken += len(taken)
+            self._measure(*taken[-1])
+
+    def _judge(self, values: list[list[float]]) -> tuple[float, float, float]:
+        """The level, the z-score and the trust of a batch."""
+        if self._judged:
+            level, zscore, trust = (line[-2] for line in values)
+            self._excluded.append(trust < 0.5)
+            return level, zscore, trust
+        notes = [math.log(distance) for distance in values[0][:-2] if 0.0 < distance < inf]
+        trusts = [trust for trust in values[1][:-2] if trust == trust]
+        totals, window = Totals(sum(notes), float(len(notes)), 0.0, 1.0), list(self._levels)
+        _, report, remembered = _NUMBERS.robust_adam_judge(totals, window, window, _RULE.numbers, _RULE.flags)
+        self._levels.appendleft(remembered.level)
+        self._excluded.append(report.trust < 0.5 or not notes)
+        return report.level, report.zscore, sum(trusts) / len(trusts)
+
+    def _measure(self, step: int, values: list[list[float]], batch: tuple[float, float, float]) -> None:
+        self._ask(step)
+        least, nonfinite, total, known = 1.0, 0, 0.0, 0
+        for distance, trust, usual, spread in zip(values[0], values[1], self._usual, self._spread, strict=False):
+            least = trust if trust < least else least
+            if 0.0 < distance < inf:
+                zscore = (math.log(distance) - usual) / spread
+                if zscore == zscore:
+                    known += 1
+                    total += zscore * zscore if zscore > 0.0 else 0.0
+            elif trust == trust and not isfinite(distance):
+                nonfinite += 1
+        self._metrics = {
+            "level": batch[0],
+            "zscore": batch[1],
+            "score": math.sqrt(total / known) if known else nan,
+            "trust": batch[2],
+            "least_trust": least,
+            "nonfinite": float(nonfinite),
+            "excluded": sum(self._excluded) / len(self._excluded),
+        }
+
+    def _ask(self, step: int) -> None:
+        """Find out what is usual for each tensor, at every tenth step."""
+        offset = (step - 1) % REFRESHED
+        if self._taken - offset == self._asked:
+            return
+        self._asked = self._taken - offset
+        end = max(0, len(self._distances) - 1 - offset)
+        window = list(self._distances)[max(0, end - self._window) : end] or [self._distances[-1] * inf]
+        self._usual, self._spread = (part.tolist() for part in find_usual(take_logs(torch.stack(window)[:, :-2]).T))
+
+    def list_metrics(self, prefix: str) -> dict[str, float]:
+        """Numbers of the last step and of the window; what is not known yet is left out."""
+        return {prefix + name: number for name, number in self._metrics.items() if isfinite(number)}
