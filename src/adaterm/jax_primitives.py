@@ -30,7 +30,8 @@ def push(window: Any, note: Any) -> Any:
 
 
 JAX = bind(
-    {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where", "sort")}
+    {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where")}
+    | {"sort": lambda window: jnp.sort(window, stable=False)}  # equal values are equal: no need of their places
     | {"at_least": jnp.maximum, "add_up": jnp.sum, "count_above": _count_above, "quantile": _quantile, "push": push}
     | {"count_newest_above": lambda window, bound: jnp.argmax(window <= jnp.expand_dims(bound, -1), -1)}
 )
