@@ -2,6 +2,7 @@
 
     python benchmarks/jax_step_time.py                          # ResNet-18's, GPT-2's and Llama's shapes
     python benchmarks/jax_step_time.py --shapes mlp --seconds 1
+    python benchmarks/jax_step_time.py --limit 300              # all of it, where compiling is slow
 
 It needs JAX and Optax, and no torch. Optax is pure Python: where it cannot be installed, a folder with the packages
 `optax` and `absl` in PYTHONPATH is enough.
@@ -10,6 +11,9 @@ Parameters and state are donated to the step, gradients are not. A method takes 
 `clip_by_global_norm`, in rounds of a few steps that the host does not wait for one by one. A ratio is one of medians
 over the same rounds. The memory of a step is what XLA plans for it: arguments, results that are not in their place,
 scratch.
+
+Cases come in the order of their importance: float32 first, and of each model the methods that are judged. The file is
+written after every comparison. What would begin after the limit is left out, and named in the file.
 """
 
 import argparse

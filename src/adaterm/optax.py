@@ -27,7 +27,7 @@ try:
     import numpy
     import optax
 
-    from adaterm.jax_primitives import JAX, push, round_stochastically
+    from adaterm.jax_primitives import JAX, hand_out, push, round_stochastically
 except ImportError as error:
     raise ImportError("adaterm.optax needs JAX and Optax: pip install 'adaterm[jax]'") from error
 
@@ -138,9 +138,10 @@ def scale_by_rule(
         weighed = stages.weigh(sums, sizes, scalars, state.windows, batch, pace, numbers, flags)
         rates, scalars, note, statistics = weighed
         rates, statistics = _spread_numbers(rates, sums[0]), _spread_numbers(statistics, sums[0])
+        rows = hand_out(rates, means)
         moved = []
         for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
-            local = rule.Rates(*(values[place].astype(mean.dtype) for values in rates))
+            local = rule.Rates(*(value.astype(mean.dtype) for value in rows[place]))
             start = -local.shrinkage * parameters[place] if shrinks and chosen[place] else 0.0
             moved.append(stages.move(gradient, mean, scale, start, local, numbers, flags))
         mean, scale, steps = (tree.unflatten(column) for column in zip(*moved, strict=True))
@@ -235,7 +236,9 @@ def _gauge(
     for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
         local = _name_scalars(rule, {name: values[place].astype(mean.dtype) for name, values in scalars.items()})
         sums.append(stages.gauge(gradient, mean, scale, local, numbers, rule.flags)[: rule.sum_count])
-    return tuple(map(jnp.stack, zip(*sums, strict=True)))  # of scalars: a vector for each tensor would be a kernel more
+        if sums[-1][0].ndim:
+            sums[-1] = (*jnp.sum(jnp.stack(sums[-1]), -1),)
+    return tuple(map(jnp.stack, zip(*sums, strict=True)))
 
 
 def _name_scalars(rule: Rule, scalars: dict[str, Any]) -> Any:
