@@ -2,6 +2,7 @@
 
     python benchmarks/jax_step_time.py                          # ResNet-18's, GPT-2's and Llama's shapes
     python benchmarks/jax_step_time.py --shapes mlp --seconds 1
+    python benchmarks/jax_step_time.py --limit 300              # all of it, where compiling is slow
 
 It needs JAX and Optax, and no torch. Optax is pure Python: where it cannot be installed, a folder with the packages
 `optax` and `absl` in PYTHONPATH is enough.
@@ -10,6 +11,9 @@ Parameters and state are donated to the step, gradients are not. A method takes 
 `clip_by_global_norm`, in rounds of a few steps that the host does not wait for one by one. A ratio is one of medians
 over the same rounds. The memory of a step is what XLA plans for it: arguments, results that are not in their place,
 scratch.
+
+Cases come in the order of their importance: float32 first. The file is written after every comparison; those that would
+begin after the limit are left out.
 """
 
 import argparse
@@ -19,7 +23,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +39,10 @@ from adaterm import optax as ours
 BASE = "clip_by_global_norm + adamw"
 METHODS: dict[str, Callable[[], Any]] = {
     BASE: lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
-    "adamw": lambda: optax.adamw(1e-3),
-    "adaterm": lambda: ours.adaterm(1e-3),
     "robust_adamw": lambda: ours.robust_adamw(1e-3),
+    "adaterm": lambda: ours.adaterm(1e-3),
     "robust_adamw(max_norm=1.0)": lambda: ours.robust_adamw(1e-3, max_norm=1.0),
+    "adamw": lambda: optax.adamw(1e-3),
 }
 TURN, FEWEST = 10, 5  # steps of a turn, and rounds
 
@@ -83,22 +88,29 @@ def compare(runs: dict[str, Run], seconds: float) -> dict[str, float]:
     return {name: statistics.median(row) for name, row in times.items()}
 
 
-def measure(shapes: list[tuple[int, ...]], dtype: Any, chosen: list[str], seconds: float) -> dict[str, Any]:
-    """What one model's tensors show of the chosen methods, as the parts of the record."""
+def measure(
+    shapes: list[tuple[int, ...]], dtype: Any, chosen: list[str], seconds: float, end: float
+) -> Iterator[dict[str, Any]]:
+    """What one model's tensors show of the chosen methods, as the parts of the record, after each method."""
     keys = jax.random.split(jax.random.key(0), len(shapes))
     gradients = [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
     parts: dict[str, Any] = {part: {} for part in ("times", "ratios", "memory", "memory ratios", "seconds to compile")}
+    base = Run(METHODS[BASE](), shapes, dtype, gradients)
     for name in chosen:
-        runs = {each: Run(METHODS[each](), shapes, dtype, gradients) for each in dict.fromkeys((BASE, name))}
-        times = compare(runs, seconds)
-        parts["times"][name], parts["ratios"][name] = times, times[name] / times[BASE]
-        parts["memory"][name], parts["seconds to compile"][name] = runs[name].memory, runs[name].seconds_to_compile
-        parts["memory ratios"][name] = runs[name].memory / runs[BASE].memory
-        print(f"  {name:32}{times[name]:10.3f} ms{times[name] / times[BASE]:8.3f} x", end="")
-        print(f"{runs[name].memory / 2**20:12.1f} MiB{runs[name].memory / runs[BASE].memory:8.3f} x", flush=True)
-        del runs
-        gc.collect()
-    return {"elements": sum(map(math.prod, shapes)), "tensors": len(shapes), **parts}
+        if time.perf_counter() > end:
+            parts.setdefault("left out", []).append(name)
+            print(f"  {name:32}left out: raise --limit")
+        else:
+            run = base if name == BASE else Run(METHODS[name](), shapes, dtype, gradients)
+            times = compare({BASE: base, name: run}, seconds)
+            parts["times"][name], parts["ratios"][name] = times, times[name] / times[BASE]
+            parts["memory"][name], parts["seconds to compile"][name] = run.memory, run.seconds_to_compile
+            parts["memory ratios"][name] = run.memory / base.memory
+            print(f"  {name:32}{times[name]:10.3f} ms{times[name] / times[BASE]:8.3f} x", end="")
+            print(f"{run.memory / 2**20:12.1f} MiB{run.memory / base.memory:8.3f} x", flush=True)
+            del run
+            gc.collect()
+        yield {"elements": sum(map(math.prod, shapes)), "tensors": len(shapes), **parts}
 
 
 def read_arguments() -> argparse.Namespace:
@@ -106,24 +118,29 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["resnet18", "gpt2", "llama"])
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="methods with one of these in the name")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a comparison, about")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a comparison, about")
+    parser.add_argument("--limit", type=float, default=90.0, help="seconds after which no further comparison begins")
     parser.add_argument("--out", type=Path, default=Path("results/jax_step_time"))
     return parser.parse_args()
 
 
 def main() -> None:
     args, device = read_arguments(), jax.devices()[0]
+    end = time.perf_counter() + args.limit
     chosen = [name for name in METHODS if any(text in name for text in args.only)]
     if not chosen:
         sys.exit(f"no method has one of these in its name: {', '.join(args.only)}")
     args.out.mkdir(parents=True, exist_ok=True)
     kind = "cuda" if device.platform == "gpu" else device.platform
     file, record = args.out / f"{kind}.json", {}
-    for shape in args.shapes:
-        for dtype in args.dtypes:
-            case = shape if dtype == "float32" else f"{shape}, bf16"
-            print(f"{case}: {len(SHAPES[shape])} tensors, {sum(map(math.prod, SHAPES[shape])) / 1e6:.3g} M elements")
-            record[case] = measure(SHAPES[shape], jnp.dtype(dtype), chosen, args.seconds)
+    for dtype, shape in product(args.dtypes, args.shapes):
+        case = shape if dtype == "float32" else f"{shape}, bf16"
+        if time.perf_counter() > end:
+            print(f"{case}: left out: raise --limit")
+            continue
+        print(f"{case}: {len(SHAPES[shape])} tensors, {sum(map(math.prod, SHAPES[shape])) / 1e6:.3g} M elements")
+        for parts in measure(SHAPES[shape], jnp.dtype(dtype), chosen, args.seconds, end):
+            record[case] = parts
             file.write_text(json.dumps({"cases": record, **provenance(device.device_kind)}, indent=1) + "\n")
     print(f"written to {file}")
 

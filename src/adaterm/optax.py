@@ -27,7 +27,7 @@ try:
     import numpy
     import optax
 
-    from adaterm.jax_primitives import JAX, push, round_stochastically
+    from adaterm.jax_primitives import JAX, hand_out, push, round_stochastically
 except ImportError as error:
     raise ImportError("adaterm.optax needs JAX and Optax: pip install 'adaterm[jax]'") from error
 
@@ -137,7 +137,8 @@ def scale_by_rule(
         if rule.init_scale == "gradient":
             scales = jax.lax.cond(state.count == 0, _begin_scales, lambda kept, *_: kept, scales, gradients, numbers)
         sums = _gauge(rule, stages, gradients, means, scales, state.scalars, numbers)
-        sizes, batch, judged, history = _measure(rule, means, sums.dtype), None, None, state.history
+        dtype = sums[0].dtype
+        sizes, batch, judged, history = _measure(rule, means, dtype), None, None, state.history
         if rule.window:
             totals = Totals(*(jnp.sum(values) for values in stages.summarize(sums, sizes, flags)))
             batch, judged, notes = stages.judge(totals, *history, numbers, flags)
@@ -145,17 +146,18 @@ def scale_by_rule(
             history = push(history, jnp.stack(notes))
         count = optax.safe_increment(state.count)
         rate = learning_rate(state.count) if callable(learning_rate) else 1.0 if uphill else learning_rate
-        pace, scalars = Pace(rate, decay, count.astype(sums.dtype)), _name_scalars(rule, state.scalars)
+        pace, scalars = Pace(rate, decay, count.astype(dtype)), _name_scalars(rule, state.scalars)
         weighed = stages.weigh(sums, sizes, scalars, state.windows, batch, pace, numbers, flags)
         rates, scalars, note, statistics = weighed
         rates, statistics = _spread_numbers(rates, sums[0]), _spread_numbers(statistics, sums[0])
+        rows = hand_out(rates, means)
         moved = []
         for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
-            local = rule.Rates(*(values[place].astype(mean.dtype) for values in rates))
+            local = rule.Rates(*(value.astype(mean.dtype) for value in rows[place]))
             start = -local.shrinkage * parameters[place] if shrinks and chosen[place] else 0.0
             moved.append(stages.move(gradient, mean, scale, start, local, numbers, flags))
         mean, scale, steps = (tree.unflatten(column) for column in zip(*moved, strict=True))
-        kept = {name: getattr(scalars, name).astype(sums.dtype) for name in state.scalars}
+        kept = {name: getattr(scalars, name).astype(dtype) for name in state.scalars}
         windows = push(state.windows, note) if rule.window else None
         following = RuleState(count, mean, scale, kept, windows, history, statistics, judged)
         return jax.tree.map(jnp.negative, steps) if uphill else steps, following
@@ -240,14 +242,15 @@ def _spread_mask(mask: Any, params: Any) -> Any:
 
 def _gauge(
     rule: Rule, stages: Stages, gradients: list[Any], means: list[Any], scales: list[Any], scalars: Any, numbers: Any
-) -> Any:
-    """The sums of all tensors: a row for each sum of the rule, a column for each tensor."""
-    columns = []
+) -> tuple[Any, ...]:
+    """The sums of all tensors: a vector for each sum of the rule."""
+    sums = []
     for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
         local = _name_scalars(rule, {name: values[place].astype(mean.dtype) for name, values in scalars.items()})
-        sums = stages.gauge(gradient, mean, scale, local, numbers, rule.flags)
-        columns.append(jnp.stack(sums[: rule.sum_count]))
-    return jnp.stack(columns, axis=1)
+        sums.append(stages.gauge(gradient, mean, scale, local, numbers, rule.flags)[: rule.sum_count])
+        if sums[-1][0].ndim:
+            sums[-1] = (*jnp.sum(jnp.stack(sums[-1]), -1),)
+    return tuple(map(jnp.stack, zip(*sums, strict=True)))
 
 
 def _name_scalars(rule: Rule, scalars: dict[str, Any]) -> Any:
