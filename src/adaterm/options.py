@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from inspect import Parameter, signature
 from math import inf
 from typing import Any, TypedDict
 
@@ -85,22 +84,14 @@ def name_options(options: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(options))
 
 
-def refuse_unknown_options(optimizer: type, given: Iterable[str]) -> None:
+def refuse_unknown_options(optimizer: str, given: Iterable[str], known: list[str]) -> None:
     """Raise a TypeError, as Python would, that says which option may be meant and which there are."""
-    constructor: Any = optimizer.__init__  # type: ignore[misc]
-    if not constructor.__module__.startswith("adaterm."):  # a user's own, which may take more
-        return
-    parameters = list(signature(constructor).parameters.values())[1:]
-    known = [each.name for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
-    if len(known) < len(parameters):
-        known += Modes.__annotations__
     for name in given:
-        if name not in known:
+        if name not in (*known, "params", "amsgrad"):  # the last is refused with a reason, where Adam has it
             close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, known, 1)
             advice = f": did you mean {close[0]!r}?" if close and close[0] in known else "."
             raise TypeError(
-                f"{optimizer.__name__} got an unexpected keyword argument {name!r}{advice} "
-                f"Its options are {', '.join(known[1:])}"
+                f"{optimizer} got an unexpected keyword argument {name!r}{advice} Its options are {', '.join(known)}"
             )
 
 
