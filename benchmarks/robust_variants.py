@@ -63,7 +63,9 @@ VARIANTS = {
     "dof 10": Variant("dof=10"),
     "dof inf": Variant("dof=inf"),
     "no batch excluded": Variant("threshold=inf"),
-    "window 200, minority 0.25": Variant("window=200 minority=0.25"),
+    "minority 0.3": Variant("minority=0.3"),
+    "the share of one window": Variant(replaced=(("MEMORY = 4 ", "MEMORY = 1 "),)),
+    "a minority keeps its size": Variant(replaced=(("exp(-0.5 * excess)", "1.0 + 0.0 * excess"),)),
     "max_norm 1": Variant("max_norm=1.0"),
     "max_norm auto": Variant("max_norm=auto"),
 }

@@ -16,7 +16,7 @@ DEFAULTS = {
     "dof": 3.0,
     "window": 100,
     "threshold": 3.0,
-    "minority": 0.3,
+    "minority": 0.25,
     "max_norm": None,
     "maximize": False,
 }
@@ -78,6 +78,7 @@ class RobustAdamW:
     def __init__(self, groups, **options):
         self.options, self.groups = DEFAULTS | options, []
         self.levels, self.norms = [], []
+        self.far, self.count = 0.0, 0
         for group in groups:
             self.add(group)
 
@@ -101,8 +102,10 @@ class RobustAdamW:
         with np.errstate(all="ignore"):
             stepped = self._gauge(list(gradients))
             self._place([tensor for tensors in stepped for tensor in tensors])
+            self._count([group for group, tensors in zip(self.groups, stepped, strict=True) if tensors])
             for group, tensors in zip(self.groups, stepped, strict=True):
-                (x, excess), factor = self._judge(group), self._clip(group)
+                x, excess = self._judge(group)
+                factor = self._clip(group, exp(-excess / 2))
                 for tensor in tensors:
                     tensor.x = x
                     tensor.weigh(group["dof"], excess)
@@ -131,17 +134,27 @@ class RobustAdamW:
             usual = np.median(self.levels)
             spread = max(0.35, usual - np.quantile(self.levels, 0.159))
             self.zs, self.zscore = (self.levels - usual) / spread, (self.level - usual) / spread
-            self.excess = self.level - usual if self.level > usual else 0.0
+            self.excess = max(0.0, self.level - usual - spread)
         nothing_is_finite = bool(stepped) and not any(tensor.finite for tensor in stepped)
-        self.trust = 0.0 if nothing_is_finite else self._judge(self.groups[0])[0]
+        self.nothing_is_finite = nothing_is_finite
+
+    def _count(self, stepped):
+        """How many batches were far away, by the threshold of the last group; over four windows, then forgotten."""
+        if not np.isnan(self.zscore):
+            if self.count == 4 * self.options["window"]:
+                self.far *= 1 - 1 / self.count
+            self.count = min(self.count + 1, 4 * self.options["window"])
+            self.far += self.zscore > 0.75 * stepped[-1]["threshold"]
+        self.trust = 0.0 if self.nothing_is_finite else self._judge(self.groups[0])[0]
 
     def _judge(self, group):
-        """x for the tensors of a group, and how much further than usual they may be."""
+        """x for the tensors of a group, and how much further than usual and its spread they may be."""
         z0 = group["threshold"]
         if np.isnan(self.zscore):
             return 1.0, 0.0
         b, excess = z0, 0.0
-        if np.mean(self.zs > 0.75 * z0) >= group["minority"] and self.zs.max() + 1.0 > z0:
+        frequent = self.count >= self.options["window"] and self.far >= group["minority"] * self.count
+        if frequent and self.zs.max() + 1.0 > z0:
             b, excess = self.zs.max() + 1.0, self.excess
         if b == inf:
             return 1.0, 0.0
@@ -153,12 +166,12 @@ class RobustAdamW:
         exponent = (max(self.zscore, 0.0) ** 2 - b**2) / 2
         return (1 + exp(-(b**2) / 2)) / (1 + exp(exponent)) if exponent < 700 else 0.0, excess
 
-    def _clip(self, group):
-        """What scales the gradients of a group, after they were gauged."""
+    def _clip(self, group, shrinks):
+        """What scales the gradients of a group, after they were gauged; those of a minority are shrunk."""
         max_norm = group["max_norm"]
         if max_norm == "auto":
             max_norm = np.median(self.norms) if len(self.norms) >= ENOUGH else None
-        return 1.0 if max_norm is None else min(1.0, max_norm / (self.norm + 1e-6))
+        return shrinks if max_norm is None else shrinks * min(1.0, max_norm / (shrinks * self.norm + 1e-6))
 
     def _record(self, stepped):
         """Remember this step: the last `window` of everything."""

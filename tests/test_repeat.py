@@ -119,7 +119,7 @@ def test_a_new_window_is_that_of_the_batches_too(engine):
             params[0].grad, optimizer.param_groups[0]["window"] = None, 12
         optimizer.step()
         (batches,) = (entry["batches"] for entry in optimizer.state.values() if "batches" in entry)
-        assert batches.shape == (2, optimizer.param_groups[0]["window"])
+        assert batches.shape == (4, optimizer.param_groups[0]["window"])
 
 
 @either

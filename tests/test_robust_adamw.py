@@ -403,7 +403,7 @@ def check_change_of_scale(flags, window=30, start=300):
         before = remember(params)
         if step == start:
             assert tested.batch_statistics().trust < 1e-6
-        if start <= step < start + 0.3 * window:  # then they are a minority
+        if start <= step < start + window // 2 - 1:  # then they are usual
             assert (tested.batch_statistics().trust > 0.5) == ((step - start) % 8 == 7), step
         if step > start + window // 2:
             assert tested.batch_statistics().trust > 0.5, step

@@ -114,7 +114,7 @@ def test_a_state_dict_from_before_an_option_of_the_judgement_existed():
     loaded = adaterm.RobustAdamW(copies(params))
     loaded.load_state_dict(old)
     assert loaded.param_groups[0]["dof"] == 5.0
-    assert loaded.param_groups[0]["minority"] == 0.3
+    assert loaded.param_groups[0]["minority"] == 0.25
     twins = loaded.param_groups[0]["params"]
     for tested, tensors in ((optimizer, params), (loaded, twins)):
         train(tested, tensors, 3, start=2)

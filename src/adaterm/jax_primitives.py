@@ -45,6 +45,7 @@ JAX = bind(
     {name: getattr(jnp, name) for name in ("log", "exp", "sqrt", "square", "where")}
     | {"sort": lambda window: jnp.sort(window, stable=False)}  # equal values are equal: no need of their places
     | {"at_least": jnp.maximum, "add_up": _add_up, "count_above": _count_above, "quantile": _quantile, "push": push}
+    | {"newest": lambda window: window[..., 0]}
     | {"count_newest_above": lambda window, bound: jnp.argmax(window <= jnp.expand_dims(bound, -1), -1)}
 )
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from adaterm import rules
 from adaterm.binding import Stages, stages_of
 from adaterm.checks import Basics, is_number, require_number
-from adaterm.equations import BatchStatistics, Pace, Size, Statistics, Totals
+from adaterm.equations import BatchStatistics, Notes, Pace, Size, Statistics, Totals
 from adaterm.rules import Rule, measure, name_scalars
 
 try:
@@ -211,7 +211,7 @@ def _begin(rule: Rule, params: Any) -> RuleState:
 
     beginnings = [rule.initial_scalars(measure(numpy.size(leaf))) for leaf in leaves]
     scalars = {name: jnp.asarray([each[name] for each in beginnings], wide) for name in name_scalars(rule)}
-    windows, history = (jnp.full((rows, index(rule.window)), inf, wide) for rows in (len(leaves), 2))
+    windows, history = (jnp.full((rows, index(rule.window)), inf, wide) for rows in (len(leaves), len(Notes._fields)))
     state = RuleState(
         jnp.zeros((), jnp.int32),
         fill(0.0),

@@ -187,7 +187,7 @@ class RobustAdamRule:
     dof: float = 3.0
     window: int = 100
     threshold: float = 3.0
-    minority: float = 0.3
+    minority: float = 0.25
     max_norm: float | str | None = None
 
     family: ClassVar[str] = "robust_adam"
@@ -226,12 +226,15 @@ class RobustAdamRule:
     def numbers(self) -> RobustAdamNumbers:
         """What the equations are given as numbers; schedules may change them."""
         max_norm = inf if self.max_norm is None or isinstance(self.max_norm, str) else self.max_norm
-        return RobustAdamNumbers(*self.betas, self.eps, self.dof, self.threshold, self.minority, max_norm)
+        return RobustAdamNumbers(
+            *self.betas, self.eps, self.dof, self.threshold, self.minority, max_norm, float(self.window)
+        )
 
     @property
     def flags(self) -> RobustAdamFlags:
         """What decides the course of the equations; kernels are compiled for it."""
-        return RobustAdamFlags(self.robust, clips=self.max_norm is not None, follows=self.max_norm == "auto")
+        clips = self.max_norm is not None
+        return RobustAdamFlags(self.robust, clips or self.threshold < inf, clips, follows=self.max_norm == "auto")
 
     def initial_scalars(self, size: Size, past: float = 0.0) -> dict[str, float]:
         """The corrections of mean and scale: 0 at first, and those of Adam for averages with a past."""
@@ -272,7 +275,7 @@ def kind_of(rule: Rule) -> RuleKind:
 WINDOW = "log_distances"
 """The name of a tensor's window in its state."""
 HISTORY = "batches"
-"""The name of the levels and norms of the last batches, in the state of one of the parameters."""
+"""The name of what was noted of the last batches, in the state of one of the parameters."""
 
 
 def name_scalars(rule: Rule) -> tuple[str, ...]:

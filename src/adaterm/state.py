@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer, StateDict
 from adaterm.engines.agreement import Agreement, Sums, get_local, get_local_gradient, is_sharded
 from adaterm.engines.fused import match_order
 from adaterm.engines.group_step import as_reals, count_elements
-from adaterm.equations import direct
+from adaterm.equations import Notes, direct
 from adaterm.options import FOREIGN_OPTIONS, Common, warn_user
 from adaterm.rules import HISTORY, WINDOW, Rule, measure, name_state
 from adaterm.torch_primitives import find_widest
@@ -204,7 +204,7 @@ def _make_state(
 
 
 def keep_history(state: Mapping[Tensor, dict[str, Tensor]], params: list[Tensor], window: int) -> Tensor:
-    """The levels and norms of the last batches, newest first, as they fit the window and their keeper.
+    """What was noted of the last batches, newest first, as it fits the window and its keeper.
 
     The keeper is the first of the parameters that has a window, as it is after torch's checkpoints have made state.
     """
@@ -213,7 +213,7 @@ def keep_history(state: Mapping[Tensor, dict[str, Tensor]], params: list[Tensor]
     history = previous.pop(HISTORY, None)
     like = keeper[WINDOW]
     if history is None:
-        history = like.new_full((2, window), inf)
+        history = like.new_full((len(Notes._fields), window), inf)
     elif history.shape[-1] != window:
         history = _resize(history, window)
     keeper[HISTORY] = history.to(like)

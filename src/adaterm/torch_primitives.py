@@ -43,6 +43,7 @@ PRIMITIVES: dict[str, Any] = {
     "sort": lambda window: torch.sort(window).values,
     "quantile": _quantile,
     "count_newest_above": lambda window, bound: (window <= bound[..., None]).byte().argmax(-1),
+    "newest": lambda window: window[..., 0],
     "push": push,
 }
 TORCH = bind(PRIMITIVES)

@@ -206,6 +206,9 @@ class ForeachEngine(ReferenceEngine):
         rates, scalars, notes, statistics = weigh(
             sums, _measure(block), scalars, windows, batch, pace, rule.numbers, rule.flags
         )
+        if windows is not None:
+            torch._foreach_copy_(block.windows, push(windows, notes).unbind())
+            del windows  # before the largest lists of the step are made
         if block.options.shrinks:
             parameters.accumulate(parameters, -rates.shrinkage)
         move(gradients, means, scales, parameters, rates, rule.numbers, rule.flags)
@@ -214,8 +217,6 @@ class ForeachEngine(ReferenceEngine):
             torch._foreach_copy_(block.params, _round(block, parameters.items))
         for name, values in block.scalars.items():
             torch._foreach_copy_(values, getattr(scalars, name).unbind())
-        if windows is not None:
-            torch._foreach_copy_(block.windows, push(windows, notes).unbind())
         self.statistics = torch.stack(list(statistics))
 
 

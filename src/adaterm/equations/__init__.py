@@ -11,7 +11,9 @@ A family that remembers has a `window` of each tensor's last notes. One that jud
 between gauge and weigh:
 
     <family>_summarize(sums, size, flags)                                   -> numbers, to be added up over all tensors
-    <family>_judge(totals, levels, norms, numbers, flags)                   -> batch, statistics, notes
+    <family>_judge(totals, *history, numbers, flags)                        -> batch, statistics, notes
+
+The history has a window of each of the last batches' notes.
 
 The engines run them on a tensor, on lists of tensors or inside a kernel: through `adaterm.binding.bind` they bring
 their own primitives. Sections, algorithms and appendices are the paper's; `docs/paper.md` maps its symbols to the names

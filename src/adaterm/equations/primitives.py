@@ -84,6 +84,11 @@ def count_newest_above(window: Array, bound: Array) -> Array:
     raise NotImplementedError(UNBOUND)
 
 
+def newest(window: Array) -> Array:
+    """A window's newest value, which is its first; infinite if there is none."""
+    raise NotImplementedError(UNBOUND)
+
+
 def push(window: Array, note: Array) -> Array:
     """A window whose newest value, the first, is a note; an infinite note is none."""
     raise NotImplementedError(UNBOUND)

@@ -13,6 +13,7 @@ from adaterm.equations.primitives import (
     exp,
     granted,
     log,
+    newest,
     quantile,
     ratio,
     residual,
@@ -33,6 +34,8 @@ ROW = 7  # aberrant batches, after which one is taken: only a move shows whether
 
 NEARLY = 0.75  # of the threshold, from which on batches count for a minority
 
+MEMORY = 4  # windows, over which the share of such batches is taken: one window's share scatters too much
+
 BELOW = 0.159  # the share of a Gaussian that lies more than a standard deviation below its mean
 
 
@@ -46,12 +49,17 @@ class RobustAdamNumbers(NamedTuple):
     threshold: Array
     minority: Array
     max_norm: Array
+    window: Array
 
 
 class RobustAdamFlags(NamedTuple):
-    """RobustAdamW's switches: weights for each tensor, clipping at a norm, and whether that is the usual norm."""
+    """RobustAdamW's switches: weights for each tensor, clipping at a norm, and whether that is the usual norm.
+
+    Gradients are scaled if they are clipped, or if batches are judged.
+    """
 
     weighs: bool
+    scales: bool
     clips: bool
     follows: bool
 
@@ -87,7 +95,7 @@ class Totals(NamedTuple):
 class Batch(NamedTuple):
     """The judgement of a batch: the trust x in it, and what its gradients are multiplied with.
 
-    The excess is that of its level over the usual one, if it belongs to a minority: its tensors are as far away.
+    If it belongs to a minority, the excess is by how much its level exceeds the usual one and its spread.
     """
 
     trust: Array
@@ -109,10 +117,15 @@ class BatchStatistics(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What is to be remembered of a batch: its level, and the norm of its gradients; infinite if it has none."""
+    """What is to be remembered of a batch; infinite if there is nothing.
+
+    Its level, the norm of its gradients, and how many batches were far away, of how many, up to now.
+    """
 
     level: Array
     norm: Array
+    far: Array
+    count: Array
 
 
 def positive(value: Array) -> Array:
@@ -154,13 +167,13 @@ def robust_adam_summarize(sums: Array, size: Array, flags: Array) -> Totals:
 
 
 def robust_adam_judge(
-    totals: Array, levels: Array, norms: Array, numbers: Array, flags: Array
+    totals: Array, levels: Array, norms: Array, fars: Array, counts: Array, numbers: Array, flags: Array
 ) -> tuple[Batch, BatchStatistics, Notes]:
-    """The judgement of a batch, what to report and what to remember, by the windows of the last levels and norms.
+    """The judgement of a batch, what to report and what to remember, by the windows of what was noted.
 
-    The spread is that of the lower side, which bad batches do not touch. Where a minority of the window lies near the
-    threshold or beyond, it is a kind of its own, and the bound includes all of it. After a row of aberrant batches one
-    is taken.
+    The spread is that of the lower side, which bad batches do not touch. Where a minority of all batches lies near the
+    threshold or beyond, it is a kind of its own: the bound includes all of it, and its gradients are scaled down to the
+    usual size. After a row of aberrant batches one is taken.
     """
     level = where(totals.known > 0.0, totals.log_distance / positive(totals.known), nan)
     known = count_above(levels, -inf)
@@ -168,27 +181,35 @@ def robust_adam_judge(
     usual = where(known >= ENOUGH, quantile(ordered, 0.5), 0.0)
     spread = where(known >= ENOUGH, at_least(usual - quantile(ordered, BELOW), LEAST_SPREAD), 1.0)
     zscore = (level - usual) / spread
-    beyond = count_above(levels, usual + NEARLY * numbers.threshold * spread) / positive(known)
-    widened = where(beyond >= numbers.minority, (quantile(ordered, 1.0) - usual) / spread + 1.0, 0.0)
+    before = where(newest(counts) < inf, newest(counts), 0.0)
+    count = where(before + 1.0 < MEMORY * numbers.window, before + 1.0, MEMORY * numbers.window)
+    is_far = where(level > usual + NEARLY * numbers.threshold * spread, 1.0, 0.0)
+    far = where(before > 0.0, newest(fars), 0.0) * ((count - 1.0) / positive(before)) + is_far
+    minority = where(count >= numbers.window, numbers.minority * count, inf)
+    widened = where(far >= minority, (quantile(ordered, 1.0) - usual) / spread + 1.0, 0.0)
     bound = where(widened > numbers.threshold, widened, numbers.threshold)
     belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0 + exp(0.5 * (square(at_least(zscore, 0.0)) - square(bound))))
     row = count_newest_above(levels, usual + bound * spread)
     belongs = where(row % (ROW + 1) == ROW, 1.0, belongs)
     trust = where(known >= ENOUGH, where(level == level, belongs, 1.0), 1.0)
     trust = where(totals.valid > 0.0, trust, 0.0)
-    accepted = where(widened > numbers.threshold, where(level > usual, level - usual, 0.0), 0.0)
-    excess = where(known >= ENOUGH, accepted, 0.0)
+    excess = where(level - usual > spread, level - usual - spread, 0.0)
+    excess = where(known >= ENOUGH, where(widened > numbers.threshold, excess, 0.0), 0.0)
     zscore = where(known >= ENOUGH, zscore, nan)
     norm = 0.0 * totals.valid
-    clip = norm + 1.0
+    shrinks = exp(-0.5 * excess)
+    clip = shrinks
     if flags.clips:
         norm = sqrt(totals.squares)
         limit = numbers.max_norm
         if flags.follows:
             limit = where(count_above(norms, -inf) >= ENOUGH, quantile(sort(norms), 0.5), inf)
-        clip = where(limit / (norm + 1e-6) < 1.0, limit / (norm + 1e-6), 1.0)
+        clipped = limit / (shrinks * norm + 1e-6)
+        clip = shrinks * where(clipped < 1.0, clipped, 1.0)
     note = where(level == level, level, inf)
-    notes = Notes(note, where(note < inf, norm, inf) if flags.clips else inf + 0.0 * norm)
+    judged = where(known >= ENOUGH, note, inf) < inf
+    noted_norm = where(note < inf, norm, inf) if flags.clips else inf + 0.0 * norm
+    notes = Notes(note, noted_norm, where(judged, far, inf), where(judged, count, inf))
     return Batch(trust, clip, excess), BatchStatistics(level, zscore, trust), notes
 
 
@@ -227,8 +248,8 @@ def robust_adam_move(
     gradient: Array, mean: Array, scale: Array, parameter: Array, rates: Array, numbers: Array, flags: Array
 ) -> tuple[Array, Array, Array]:
     """The next mean, scale and parameter; gradients are clipped after they were gauged, which hides no evidence."""
-    clipped = scaled(gradient, rates.clip) if flags.clips else gradient
+    clipped = scaled(gradient, rates.clip) if flags.scales else gradient
     mean = shift(mean, residual(clipped, mean, rates.valid), rates.rate)
-    clipped = scaled(gradient, rates.clip) if flags.clips else gradient  # again: the first may have been used up
+    clipped = scaled(gradient, rates.clip) if flags.scales else gradient  # again: the first may have been used up
     scale = shift(scale, square(where(rates.valid > 0.0, clipped, 0.0)) - scale, rates.scale_rate)
     return mean, scale, t_descend(parameter, mean, scale, rates.step_size, rates.correction, numbers.eps)

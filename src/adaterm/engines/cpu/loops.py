@@ -108,6 +108,7 @@ _EQUATIONS = bind(
         "sort": njit(lambda window: np.sort(window)),
         "quantile": _quantile,
         "count_newest_above": njit(lambda window, bound: np.argmax(window <= bound)),
+        "newest": njit(lambda window: np.float64(window[0])),
         "__name__": __name__,
     },
     _compile_equation,
@@ -369,7 +370,7 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
         numbers = Numbers(*to_fixed_tuple(head_numbers[layout.SHARED_NUMBERS :], number_count))
         sums = carray(pointer(given.sums, 0.0), (sum_count, given.tensors))
         sizes = carray(pointer(given.sizes, zero), (given.tensors,))
-        history = carray(pointer(given.history, zero), (2, given.window))
+        history = carray(pointer(given.history, zero), (4, given.window))
         verdict = carray(pointer(given.verdict, zero), (5,))
         totals = np.zeros(4)
         for tensor in range(given.tensors):
@@ -377,12 +378,15 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
             parts = summarize(to_fixed_tuple(sums[:, tensor].copy(), sum_count), size, FLAGS)
             for place in range(4):
                 totals[place] += parts[place]
-        batch, report, notes = judge(Totals(*to_fixed_tuple(totals, 4)), history[0], history[1], numbers, FLAGS)
+        summed = Totals(*to_fixed_tuple(totals, 4))
+        batch, report, notes = judge(summed, history[0], history[1], history[2], history[3], numbers, FLAGS)
         verdict[0], verdict[1], verdict[2] = report
         verdict[3], verdict[4] = batch.clip, batch.excess
         if given.remember != 0:
             _push(history[0], notes.level)
             _push(history[1], notes.norm)
+            _push(history[2], notes.far)
+            _push(history[3], notes.count)
 
     stages = stages_of(rule.family, _EQUATIONS)
     return _compile(judge_batch, summarize=stages.summarize, judge=stages.judge, Numbers=rule.numbers, FLAGS=rule.flags)

@@ -81,6 +81,11 @@ def quantile(ordered, share):
 
 
 @triton.jit
+def newest(window):
+    return tl.sum(tl.where(tl.arange(0, window.shape[0]) == 0, window, 0.0)).to(tl.float64)
+
+
+@triton.jit
 def count_newest_above(window, bound):
     return tl.min(tl.where(window > bound, window.shape[0], tl.arange(0, window.shape[0])))
 
@@ -96,9 +101,9 @@ def sqrt(value):
 def _compile_equations() -> Any:
     """The equations as functions that a kernel can call; an option that is a bool is decided when it is compiled."""
     scalars = (where, log, exp, square, power, at_least, sqrt)
-    replaced = (*scalars, add_up, count_above, count_newest_above, sort, quantile)
+    replaced = (*scalars, add_up, count_above, count_newest_above, newest, sort, quantile)
     primitives = {function.fn.__name__: function for function in replaced}
-    names = ("inf", "nan", "TINY", "LARGEST_DOF_WEIGHT", "ENOUGH", "LEAST_SPREAD", "NEARLY", "BELOW", "ROW")
+    names = ("inf", "nan", "TINY", "LARGEST_DOF_WEIGHT", "ENOUGH", "LEAST_SPREAD", "NEARLY", "MEMORY", "BELOW", "ROW")
     constants = {name: tl.constexpr(getattr(equations, name)) for name in names}
     types = {"Array": tl.constexpr(None), "Any": tl.constexpr(None), "bool": tl.constexpr}
     return bind({**primitives, **constants, **types, "tl": tl, "__name__": __name__}, triton.jit)
@@ -125,8 +130,8 @@ def _summarize(sums, size, flags):
     return family_summarize(sums, Size(*size), flags)
 
 
-def _judge(totals, levels, norms, numbers, flags):
-    return family_judge(Totals(*totals), levels, norms, Numbers(*numbers), flags)
+def _judge(totals, levels, norms, fars, counts, numbers, flags):
+    return family_judge(Totals(*totals), levels, norms, fars, counts, Numbers(*numbers), flags)
 
 
 def compile_function(function: Callable[..., Any], scope: dict[str, Any]) -> Any:

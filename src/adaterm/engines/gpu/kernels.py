@@ -336,8 +336,10 @@ def judge(table, sums, sizes, history, verdict, tensors, found_inf, CASE: tl.con
         summed = (tl.sum(totals[0]), tl.sum(totals[1]), tl.sum(totals[2]), tl.sum(totals[3]))
         levels = _load_window(history, CASE)
         norms = _load_window(history + CASE.window, CASE)
+        fars = _load_window(history + 2 * CASE.window, CASE)
+        counts = _load_window(history + 3 * CASE.window, CASE)
         numbers = _load_numbers(table, CASE, tl.float64)
-        batch, report, notes = CASE.judge(summed, levels, norms, numbers, FLAGS)
+        batch, report, notes = CASE.judge(summed, levels, norms, fars, counts, numbers, FLAGS)
         for line in tl.static_range(3):
             tl.store(verdict + line, report[line].to(CASE.state))
         tl.store(verdict + 3, batch.clip.to(CASE.state))
@@ -345,6 +347,8 @@ def judge(table, sums, sizes, history, verdict, tensors, found_inf, CASE: tl.con
         if CASE.remembers:
             _push(history, levels, notes.level, CASE)
             _push(history + CASE.window, norms, notes.norm, CASE)
+            _push(history + 2 * CASE.window, fars, notes.far, CASE)
+            _push(history + 3 * CASE.window, counts, notes.count, CASE)
     else:
         for line in tl.static_range(5):
             tl.store(verdict + line, tl.full((), float("nan"), CASE.state))
