@@ -22,7 +22,7 @@ from adaterm_bench.core.trial import canonical
 from adaterm_bench.datasets import environments
 from adaterm_bench.datasets.data import DataError, fingerprint
 from adaterm_bench.datasets.environments import MissingSimulatorError
-from adaterm_bench.models.actor_critic import apply_head, apply_trunk, draw_action, normalise, split_policy
+from adaterm_bench.models.t_policy import apply_head, apply_trunk, draw_action, normalise, split_policy
 
 FILE, DESCRIPTION = "demonstrations.npy.gz", "demonstrations.json"
 VARIABLE = "ADATERM_DEMONSTRATIONS"
