@@ -22,7 +22,7 @@ from adaterm.rules import RuleKind
 
 PIECE = 1 << 16  # elements whose sums are added up on their own, whoever does it
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
-_PATIENCE = 1000  # looks at a counter before other programs may run
+_PATIENCE = 1000  # waits for a counter before other programs may run
 LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
 # What to do with the elements of an item: gauge and move a whole tensor, gauge or move a part of one, ...
 WHOLE, GAUGE, MOVE, SUM_UP, WEIGH = range(5)  # ... and, where sums are agreed in between, leave them or go on from them
@@ -329,10 +329,10 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
                     statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = report
                     fetch_add(done, 1)
             if kind in (WHOLE, MOVE):
-                looks = 0
+                waits = 0
                 while load(done) <= pieces:  # other threads have yet to gauge, or one is weighing
-                    looks += 1
-                    if looks > _PATIENCE and given.give_way != 0:
+                    waits += 1
+                    if waits > _PATIENCE and given.give_way != 0:
                         call(given.give_way)
                 rates = Rates(*to_fixed_tuple(all_rates[tensor], rate_count))
                 step = np.int64(_find_step(row)[0])
