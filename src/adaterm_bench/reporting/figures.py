@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adaterm_bench.reporting.intervals import Interval, Values, too_few
+from adaterm_bench.reporting.intervals import Values, too_few
 from adaterm_bench.reporting.palette import GRID, INK, choose_look
 from adaterm_bench.reporting.statistics import Better, mean_std, quartiles
 from adaterm_bench.reporting.style import WIDTH, use_style
@@ -131,23 +131,6 @@ def draw_distributions(values: Mapping[str, ArrayLike], xlabel: str) -> "Figure"
                 axes.step(finished, shares, where="post", color=look_.colour, linestyle=look_.dash, label=method)
         if values:
             axes.legend(fontsize=8)
-    return figure
-
-
-def draw_intervals(values: Mapping[str, Interval], xlabel: str, *, bound: float = 0.0) -> "Figure":
-    """An estimate and its interval for each method, beside the bound that decides."""
-    with use_style():
-        figure, axes = _make_rows(list(values), xlabel)
-        ends = [end for interval in values.values() for end in interval[:3] if np.isfinite(end)] + [bound]
-        margin = 0.08 * (max(ends) - min(ends) or 1.0)
-        axes.set_xlim(min(ends) - margin, max(ends) + margin)
-        axes.axvline(bound, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-        for row, (method, interval) in enumerate(values.items()):
-            low, high = np.clip((interval.low, interval.high), *axes.get_xlim())
-            axes.plot([low, high], [row, row], color=choose_look(method).colour, linewidth=2.2, solid_capstyle="butt")
-            axes.plot(
-                interval.estimate, row, choose_look(method).marker, color=choose_look(method).colour, markersize=5.5
-            )
     return figure
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adaterm.engines import reference
-from adaterm.engines.base import Block, Evidence
+from adaterm.engines.base import VERDICT, Block, Evidence
 from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
 from adaterm.rules import kind_of
@@ -126,7 +126,7 @@ class CpuEngine:
         self._numbers = buffer(len(kind.numbers._fields))
         self._grad_scale = torch.ones(1, dtype=torch.float64, device="cpu")
         self._scaled = False
-        self._verdict = buffer(5)
+        self._verdict = buffer(VERDICT)
         self._judge = loops.compile_judge(kind, dtypes[0]) if kind.window else None
         self._large = sum(self._table.sizes) >= _WORTH_THREADS
         self._contexts: dict[tuple[str, int], tuple[int, Any]] = {}
@@ -213,7 +213,7 @@ class CpuEngine:
 
 
 def _list_items(table: Table, stage: str, threads: int) -> list[tuple[int, ...]]:
-    """What to do, in the columns of an item; none waits for a later one, so that any number of threads can do them."""
+    """What to do; no item waits for a later one, so that any number of threads can do them."""
     loops = _loops()
     small: list[list[tuple[int, ...]]] = []  # of each tensor
     shared: list[list[tuple[int, ...]]] = []
@@ -226,12 +226,12 @@ def _list_items(table: Table, stage: str, threads: int) -> list[tuple[int, ...]]
             shared.append([])
             for kind in kinds:
                 parts = enumerate([(0, size)] if kind == loops.WEIGH else pairwise(cuts))
-                shared[-1] += [(kind, index, *cut, *pieces, owner) for owner, cut in parts if cut[1] > cut[0]]
+                shared[-1] += [loops.Item(kind, index, *cut, *pieces, owner) for owner, cut in parts if cut[1] > cut[0]]
         else:
             owner = loads.index(min(loads))
             loads[owner] += size
             chosen = [loops.WHOLE] if stage == "step" else [kind for kind in kinds if size or kind != loops.MOVE]
-            small.append([(kind, index, 0, size, *pieces, owner) for kind in chosen])
+            small.append([loops.Item(kind, index, 0, size, *pieces, owner) for kind in chosen])
     tensors = small + shared
     if stage == "finish":
         tensors.reverse()  # what was gauged last is still in the cache

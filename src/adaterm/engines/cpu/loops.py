@@ -13,7 +13,8 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from adaterm import binding, equations, rounding
 from adaterm.binding import bind, stages_of
-from adaterm.engines import layout
+from adaterm.engines import base, layout
+from adaterm.engines.base import CLIP, EXCESS, LEVEL, TRUST, VERDICT, ZSCORE
 from adaterm.engines.cpu import intrinsics
 from adaterm.engines.cpu.intrinsics import UNITS, call, cast, fetch_add, load, narrow, noisy, pointer, wide
 from adaterm.engines.fused import fingerprint
@@ -26,7 +27,18 @@ _PATIENCE = 1000  # waits for a counter before other programs may run
 LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
 # What to do with the elements of an item: gauge and move a whole tensor, gauge or move a part of one, ...
 WHOLE, GAUGE, MOVE, SUM_UP, WEIGH = range(5)  # ... and, where sums are agreed in between, leave them or go on from them
-ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first piece, its pieces, and whose item it is
+
+
+class Item(NamedTuple):
+    """What one thread does with elements of one tensor."""
+
+    kind: int
+    tensor: int
+    begin: int
+    end: int
+    first: int  # of the tensor's pieces
+    pieces: int  # how many the tensor has
+    owner: int
 
 
 class Context(NamedTuple):
@@ -65,7 +77,7 @@ class Question(NamedTuple):
     remember: int
 
 
-CONTEXT, QUESTION = len(Context._fields), len(Question._fields)
+ITEM, CONTEXT, QUESTION = (len(kind._fields) for kind in (Item, Context, Question))
 
 
 def _inline(function: Callable[..., Any]) -> Any:
@@ -220,7 +232,7 @@ def _make_weigh(weigh: Any, rule: RuleKind, zero: Any) -> Any:
     @_inline
     def weigh_and_note(sums, size, scalars, address, length, verdict, pace, numbers):
         window = carray(pointer(address, zero), (length,))
-        batch = Batch(np.float64(verdict[2]), np.float64(verdict[3]), np.float64(verdict[4]))
+        batch = Batch(np.float64(verdict[TRUST]), np.float64(verdict[CLIP]), np.float64(verdict[EXCESS]))
         rates, scalars, note, report = weigh(sums, size, scalars, window, batch, pace, numbers, flags)
         _push(window, note)
         return rates, scalars, note, report
@@ -248,7 +260,7 @@ def count_threads(team: Any, threads: int, counts: Any) -> None:
 
 # What differs between families of rules: the worker is compiled with theirs in place of these.
 gauge_elements = move_elements = weigh_tensor = summarize = judge = Numbers = Scalars = Rates = FLAGS = None
-_FINGERPRINT = fingerprint(equations, binding, rounding, layout, intrinsics)
+_FINGERPRINT = fingerprint(equations, binding, rounding, base, layout, intrinsics)
 
 
 @lru_cache
@@ -262,7 +274,7 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
     variant = f"{_FINGERPRINT} {rule} {dtypes} {decay} {stochastic}"
     sum_count, number_count, scalar_count, rate_count = rule.sum_count, *(len(kind._fields) for kind in rule[4:])
     shrinkage = rule.rates._fields.index("shrinkage")
-    head, row_length = layout.SHARED_NUMBERS + number_count, layout.SHARED_COLUMNS + scalar_count
+    head, row_length = layout.measure_table(rule)
 
     def work(context):
         len(variant)  # makes it part of what Numba's cache looks at
@@ -280,7 +292,7 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
         narrowed = carray(pointer(given.numbers, zero), (number_count,))
         statistics = carray(pointer(given.statistics, zero), (3, count))
         sums = carray(pointer(given.sums, 0.0), (sum_count, count))
-        verdict = carray(pointer(given.verdict, zero), (5,))
+        verdict = carray(pointer(given.verdict, zero), (VERDICT,))
         scale = carray(pointer(given.grad_scale, 0.0), (1,))[0]
 
         lr, weight_decay = head_numbers[layout.LR], head_numbers[layout.WEIGHT_DECAY]
@@ -291,10 +303,10 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
         numbers = Numbers(*to_fixed_tuple(narrowed, number_count))
 
         for index in range(given.item_count):
-            if items[index, 6] % threads != thread:
+            item = Item(*to_fixed_tuple(items[index], ITEM))
+            if item.owner % threads != thread:
                 continue
-            kind, tensor, begin, end = items[index, 0], items[index, 1], items[index, 2], items[index, 3]
-            first, pieces = items[index, 4], items[index, 5]
+            kind, tensor, begin, end, first, pieces, _ = item
             row, done = rows[tensor], given.counters + LINE * tensor
             if kind != MOVE:
                 _load_scalars(row, all_scalars[tensor], zero)
@@ -359,7 +371,7 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
 def compile_judge(rule: RuleKind, dtype: str) -> Any:
     """The function that judges a batch, for a kind of rule and the precision of its state."""
     zero, sum_count, number_count = UNITS[dtype], rule.sum_count, len(rule.numbers._fields)
-    head = layout.SHARED_NUMBERS + number_count
+    head, _ = layout.measure_table(rule)
     variant = f"{_FINGERPRINT} {rule} {dtype}"
 
     def judge_batch(question):
@@ -370,7 +382,7 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
         sums = carray(pointer(given.sums, 0.0), (sum_count, given.tensors))
         sizes = carray(pointer(given.sizes, zero), (given.tensors,))
         history = carray(pointer(given.history, zero), (2, given.window))
-        verdict = carray(pointer(given.verdict, zero), (5,))
+        verdict = carray(pointer(given.verdict, zero), (VERDICT,))
         totals = np.zeros(4)
         for tensor in range(given.tensors):
             size = Size(np.float64(sizes[tensor]), 0.0)
@@ -378,8 +390,8 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
             for place in range(4):
                 totals[place] += parts[place]
         batch, report, notes = judge(Totals(*to_fixed_tuple(totals, 4)), history[0], history[1], numbers, FLAGS)
-        verdict[0], verdict[1], verdict[2] = report
-        verdict[3], verdict[4] = batch.clip, batch.excess
+        verdict[LEVEL], verdict[ZSCORE], verdict[TRUST] = report
+        verdict[CLIP], verdict[EXCESS] = batch.clip, batch.excess
         if given.remember != 0:
             _push(history[0], notes.level)
             _push(history[1], notes.norm)
