@@ -343,7 +343,7 @@ def main() -> None:
     try:
         draw(json.loads(file.read_text()), file.with_suffix(".png"))
     except ImportError:
-        print(f"no figure, for want of matplotlib; elsewhere: python benchmarks/step_time.py --draw {file}")
+        print(f"no figure, as matplotlib is missing; elsewhere: python benchmarks/step_time.py --draw {file}")
 
 
 if __name__ == "__main__":

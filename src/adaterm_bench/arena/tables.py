@@ -105,7 +105,7 @@ def make_trap_table(finals: Finals, measure: Measure, title: str) -> list[Table]
 
 
 def list_noises(finals: Finals, measure: Measure) -> list[str]:
-    """The noises that have runs, but for the trap: known ones in their order."""
+    """The noises that have runs, except the trap: known ones in their order."""
     known = (CLEAN, *measure.dirty)
     others = sorted(finals.noises - {*known, measure.trap})
     return [*(noise for noise in known if noise in finals.noises), *others]

@@ -66,7 +66,7 @@ class Policy:
         return np.clip(self.sample(state, generator), -1.0, 1.0)
 
     def location(self, state: Array) -> Array:
-        """The action in the middle of all, clipped likewise."""
+        """The action in the middle of all, clipped in the same way."""
         return np.clip(self.distribution(state)[0], -1.0, 1.0)
 
     @torch.inference_mode()

@@ -67,7 +67,7 @@ class Team:
 
 @lru_cache
 def find_team() -> Team | None:
-    """The team of torch's threads, or None where they cannot be had: the caller's thread then works alone."""
+    """The team of torch's threads, or None where there is none: the caller's thread then works alone."""
     names = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num", "sched_yield")
     try:
         run, *functions = (getattr(ctypes.CDLL(None), name) for name in names)
