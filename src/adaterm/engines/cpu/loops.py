@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable
 from functools import lru_cache
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -15,69 +15,28 @@ from adaterm import binding, equations, rounding
 from adaterm.binding import bind, stages_of
 from adaterm.engines import base, layout
 from adaterm.engines.base import CLIP, EXCESS, LEVEL, TRUST, VERDICT, ZSCORE
-from adaterm.engines.cpu import intrinsics
+from adaterm.engines.cpu import intrinsics, orders
 from adaterm.engines.cpu.intrinsics import UNITS, call, cast, fetch_add, load, narrow, noisy, pointer, wide
+from adaterm.engines.cpu.orders import (
+    CONTEXT,
+    ITEM,
+    LINE,
+    MOVE,
+    PIECE,
+    QUESTION,
+    SUM_UP,
+    WEIGH,
+    WHOLE,
+    Context,
+    Item,
+    Question,
+)
 from adaterm.engines.fused import fingerprint
 from adaterm.equations import Batch, Pace, Size, Totals
 from adaterm.rules import RuleKind
 
-PIECE = 1 << 16  # elements whose sums are added up on their own, whoever does it
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
 _PATIENCE = 1000  # waits for a counter before other programs may run
-LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
-# What to do with the elements of an item: gauge and move a whole tensor, gauge or move a part of one, ...
-WHOLE, GAUGE, MOVE, SUM_UP, WEIGH = range(5)  # ... and, where sums are agreed in between, leave them or go on from them
-
-
-class Item(NamedTuple):
-    """What one thread does with elements of one tensor."""
-
-    kind: int
-    tensor: int
-    begin: int
-    end: int
-    first: int  # of the tensor's pieces
-    pieces: int  # how many the tensor has
-    owner: int
-
-
-class Context(NamedTuple):
-    """What the threads of a team are given: addresses, and numbers of things."""
-
-    num_threads: int
-    thread_num: int
-    give_way: int
-    tensors: int
-    table: int
-    item_count: int
-    items: int
-    part_count: int
-    parts: int
-    counters: int
-    rates: int
-    scalars: int
-    numbers: int
-    statistics: int
-    grad_scale: int
-    sums: int
-    verdict: int
-    window: int  # values of each tensor's window
-
-
-class Question(NamedTuple):
-    """What a judgement is given: addresses, the number of tensors, and whether the batch is to be remembered."""
-
-    table: int
-    tensors: int
-    sums: int
-    sizes: int
-    history: int
-    window: int
-    verdict: int
-    remember: int
-
-
-ITEM, CONTEXT, QUESTION = (len(kind._fields) for kind in (Item, Context, Question))
 
 
 def _inline(function: Callable[..., Any]) -> Any:
@@ -260,7 +219,7 @@ def count_threads(team: Any, threads: int, counts: Any) -> None:
 
 # What differs between families of rules: the worker is compiled with theirs in place of these.
 gauge_elements = move_elements = weigh_tensor = summarize = judge = Numbers = Scalars = Rates = FLAGS = None
-_FINGERPRINT = fingerprint(equations, binding, rounding, base, layout, intrinsics)
+_FINGERPRINT = fingerprint(equations, binding, rounding, base, layout, intrinsics, orders)
 
 
 @lru_cache
