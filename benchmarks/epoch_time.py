@@ -51,20 +51,20 @@ def main() -> None:
     settings = Classification(images=arguments.images, width=arguments.width, precision=precision)
     pixels = torch.randint(0, 256, (settings.images, SIDE, SIDE, 3), dtype=torch.uint8)
     data = Labelled(pixels, torch.randint(0, CLASSES, (settings.images,)))
-    trainings = {it: Training(settings, it, data, 0, arguments.device) for it in arguments.methods}
+    trainings = {method: Training(settings, method, data, 0, arguments.device) for method in arguments.methods}
     for training in trainings.values():
         training.epoch(0)  # compiles, captures, warms up
     times: dict[str, list[tuple[float, float]]] = {method: [] for method in trainings}
     for number in range(arguments.rounds):
         for method, training in trainings.items():
             times[method].append(measure(training, arguments.device, number + 1))
-    epochs, steps = ({it: median(one[k] for one in times[it]) for it in times} for k in (0, 1))
+    epochs, steps = ({method: median(turn[k] for turn in turns) for method, turns in times.items()} for k in (0, 1))
     record = {
         "images": settings.images,
         "batch_size": settings.batch_size,
         "seconds of an epoch": epochs,
         "seconds of its steps": steps,
-        "steps, in those of Adam": {it: steps[it] / steps["Adam"] for it in steps if "Adam" in steps},
+        "steps, in those of Adam": {method: steps[method] / steps["Adam"] for method in steps if "Adam" in steps},
         **provenance(torch.cuda.get_device_name() if precision == "bfloat16" else "cpu"),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -116,10 +116,10 @@ def find_rate(folder: Path) -> float:
     return choice.rate
 
 
-def show(found: dict[str, list[dict[str, Any]]], noises: list[str]) -> None:
+def show(runs_by_name: dict[str, list[dict[str, Any]]], noises: list[str]) -> None:
     """The means of the losses, one row a variant."""
     print(f"{'':42}" + "".join(f"{noise:>16}" for noise in noises))
-    for name, runs in found.items():
+    for name, runs in runs_by_name.items():
         losses = [[run["loss"] for run in runs if run["noise"] == noise] for noise in noises]
         means = [f"{sum(column) / len(column):.4f} ({len(column)})" if column else "none" for column in losses]
         print(f"{name:42}" + "".join(f"{mean:>16}" for mean in means))
@@ -142,13 +142,13 @@ def main() -> None:
         parser.error("give either --tuned or --lr")
     lr = args.lr or find_rate(args.tuned)
     with ThreadPoolExecutor(args.jobs) as pool:
-        found = dict(zip(args.only, pool.map(lambda name: run_variant(name, lr, args), args.only), strict=True))
-    variants = {name: VARIANTS[name]._asdict() | {"runs": runs} for name, runs in found.items()}
+        runs_by_name = dict(zip(args.only, pool.map(lambda name: run_variant(name, lr, args), args.only), strict=True))
+    variants = {name: VARIANTS[name]._asdict() | {"runs": runs} for name, runs in runs_by_name.items()}
     file = args.out / "robust_variants.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     record = {"lr": lr, "preset": args.preset, "variants": variants} | provenance(args.device)
     file.write_text(json.dumps(record, indent=1) + "\n")
-    show(found, list(args.noises))
+    show(runs_by_name, list(args.noises))
 
 
 if __name__ == "__main__":

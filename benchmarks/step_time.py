@@ -81,22 +81,22 @@ class ClippedAdamW:
 
 def list_methods(device: str, also: list[str]) -> Makers:
     """What is timed, by name; the first one is what all others are compared with."""
-    found: Makers = {
+    makers: Makers = {
         BASE: partial(torch.optim.Adam, fused=True),
         LEAN: partial(torch.optim.AdamW, fused=True),
         PAIR: ClippedAdamW,
     }
     if device == "cuda" or cpu.is_available():
-        found["AdaTerm(fused=True)"] = partial(adaterm.AdaTerm, fused=True)
-        found["RobustAdamW()"] = adaterm.RobustAdamW
-        found["RobustAdamW(max_norm=1.0)"] = partial(adaterm.RobustAdamW, max_norm=1.0)
+        makers["AdaTerm(fused=True)"] = partial(adaterm.AdaTerm, fused=True)
+        makers["RobustAdamW()"] = adaterm.RobustAdamW
+        makers["RobustAdamW(max_norm=1.0)"] = partial(adaterm.RobustAdamW, max_norm=1.0)
     for flag in (True, False):
-        found[f"Adam(foreach={flag})"] = partial(torch.optim.Adam, foreach=flag)
-        found[f"AdaTerm(foreach={flag})"] = partial(adaterm.AdaTerm, foreach=flag)
+        makers[f"Adam(foreach={flag})"] = partial(torch.optim.Adam, foreach=flag)
+        makers[f"AdaTerm(foreach={flag})"] = partial(adaterm.AdaTerm, foreach=flag)
     for name in also:
         module, _, attribute = name.partition(":")
-        found[attribute] = getattr(importlib.import_module(module), attribute)
-    return found
+        makers[attribute] = getattr(importlib.import_module(module), attribute)
+    return makers
 
 
 def list_rivals(name: str) -> tuple[str, ...]:
@@ -189,15 +189,15 @@ def compare(makers: Makers, params: list[Tensor], gradients: list[list[Tensor]],
     free_memory(device)
     optimizers = {name: make(params) for name, make in makers.items()}
     eager = turns({name: partial(time_step, each, gradients, device) for name, each in optimizers.items()})
-    found = {name: {"eager": took} for name, took in eager.items()}
+    measured = {name: {"eager": took} for name, took in eager.items()}
     if device == "cuda" and not any("foreach=False" in name for name in makers):
         optimizers.clear()
         free_memory(device)
         optimizers |= {name: make(params) for name, make in makers.items()}
         graphs = {name: capture(each) for name, each in optimizers.items()}
         for name, took in turns({name: partial(time_replay, graph) for name, graph in graphs.items()}).items():
-            found[name]["graph"] = took
-    return found
+            measured[name]["graph"] = took
+    return measured
 
 
 def measure_memory(make: Callable[[list[Tensor]], Any], params: list[Tensor], gradients: list[list[Tensor]]) -> int:
@@ -218,19 +218,19 @@ def measure(
     """What one model's tensors show of the chosen methods, as the parts of the record."""
     params = [torch.randn(shape, device=device, dtype=getattr(torch, dtype)) for shape in shapes]
     gradients = [[torch.randn_like(parameter) for parameter in params] for _ in range(2)]
-    found: dict[str, Any] = {"elements": sum(map(math.prod, shapes))}
+    measured: dict[str, Any] = {"elements": sum(map(math.prod, shapes))}
     if device == "cuda":
         compared = dict.fromkeys((LEAN, *chosen))
-        found["memory"] = {name: measure_memory(makers[name], params, gradients) for name in compared}
-        found["memory ratios"] = {name: size / found["memory"][LEAN] for name, size in found["memory"].items()}
+        measured["memory"] = {name: measure_memory(makers[name], params, gradients) for name in compared}
+        measured["memory ratios"] = {name: size / measured["memory"][LEAN] for name, size in measured["memory"].items()}
     times: dict[str, Times] = {}
     for name in chosen:
-        times[name] = compare({it: makers[it] for it in list_rivals(name)}, params, gradients, device, turns)
-    found["times"] = times
-    found["ratios"] = {name: divide(rows, name, BASE) for name, rows in times.items()}
+        times[name] = compare({rival: makers[rival] for rival in list_rivals(name)}, params, gradients, device, turns)
+    measured["times"] = times
+    measured["ratios"] = {name: divide(rows, name, BASE) for name, rows in times.items()}
     rivals = {name: rival for name, rival in RIVALS.items() if name in times}
-    found["rivals"] = {f"{name} / {rival}": divide(times[name], name, rival) for name, rival in rivals.items()}
-    return found
+    measured["rivals"] = {f"{name} / {rival}": divide(times[name], name, rival) for name, rival in rivals.items()}
+    return measured
 
 
 def divide(times: Times, name: str, other: str) -> dict[str, float]:
@@ -320,13 +320,13 @@ def main() -> None:
     if device == "cuda":
         cases += [(f"{shape}, bf16", shape, "bfloat16") for shape in shapes if shape in IN_BF16]
     for case, shape, dtype in cases:
-        found = measure(SHAPES[shape], dtype, device, makers, chosen, turns)
-        scale = 1e3 * found["elements"] / record["copy, bytes a second"]
-        found["floors"] = {name: scale * size for name, size in BYTES[dtype].items()}
-        print(f"{case}: {len(SHAPES[shape])} tensors, {found['elements'] / 1e6:.3g} M elements")
-        show(found)
+        measured = measure(SHAPES[shape], dtype, device, makers, chosen, turns)
+        scale = 1e3 * measured["elements"] / record["copy, bytes a second"]
+        measured["floors"] = {name: scale * size for name, size in BYTES[dtype].items()}
+        print(f"{case}: {len(SHAPES[shape])} tensors, {measured['elements'] / 1e6:.3g} M elements")
+        show(measured)
         sys.stdout.flush()
-        keep(**{part: {case: values} for part, values in found.items()})
+        keep(**{part: {case: values} for part, values in measured.items()})
     if device == "cpu" and cpu.is_available():
         keep(**{"first step, seconds": measure_first_steps()})
         print(f"first step, seconds: {record['first step, seconds']}")
@@ -343,7 +343,7 @@ def main() -> None:
     try:
         draw(json.loads(file.read_text()), file.with_suffix(".png"))
     except ImportError:
-        print(f"no figure, for want of matplotlib; elsewhere: python benchmarks/step_time.py --draw {file}")
+        print(f"no figure, as matplotlib is missing; elsewhere: python benchmarks/step_time.py --draw {file}")
 
 
 if __name__ == "__main__":

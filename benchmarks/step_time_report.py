@@ -11,9 +11,9 @@ KINDS = {"eager": "eager: Python's part included", "graph": "replayed as a CUDA 
 STRONGEST = 2.0  # the factor's logarithm from which on a colour is as dark as it gets
 
 
-def show(found: dict[str, Any]) -> None:
+def show(measured: dict[str, Any]) -> None:
     """A table: milliseconds, multiples of fused Adam, how much of the floor's speed is reached, and memory."""
-    times, memory = found["times"], found.get("memory ratios", {})
+    times, memory = measured["times"], measured.get("memory ratios", {})
     kinds = [kind for kind in KINDS if any(kind in rows[BASE] for rows in times.values())]
     heads = "".join(f"{kind + ', ms':>12}{'x Adam':>9}" for kind in kinds)
     print(f"  {'':36}{heads}{'of floor':>10}" + (f"{'memory, x AdamW':>17}" if memory else ""))
@@ -21,12 +21,12 @@ def show(found: dict[str, Any]) -> None:
         kind: statistics.median(rows[BASE][kind] for rows in times.values() if kind in rows[BASE]) for kind in kinds
     }
     for name, row in {BASE: base, **{name: rows[name] for name, rows in times.items()}}.items():
-        ratios = found["ratios"].get(name, dict.fromkeys(kinds, 1.0))
+        ratios = measured["ratios"].get(name, dict.fromkeys(kinds, 1.0))
         cells = "".join(f"{row[kind]:12.4f}{ratios[kind]:9.3f}" if kind in row else " " * 21 for kind in kinds)
-        floor = found["floors"].get(name.partition("(")[0])
+        floor = measured["floors"].get(name.partition("(")[0])
         reached = f"{floor / row.get('graph', row['eager']):10.0%}" if floor else " " * 10
         print(f"  {name:36}{cells}{reached}" + (f"{memory[name]:17.3f}" if name in memory else ""))
-    for name, ratios in found["rivals"].items():
+    for name, ratios in measured["rivals"].items():
         print(f"  {name}: " + ", ".join(f"{kind} {ratio:.3f}" for kind, ratio in ratios.items()))
 
 

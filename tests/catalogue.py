@@ -3,6 +3,7 @@
 from math import inf
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import adaterm
 from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS
@@ -88,3 +89,15 @@ def assert_close(actual, wanted, tolerance, what=""):
     """Within a tolerance relative to the largest entry wanted."""
     error = measure_error(actual, wanted)
     assert error <= tolerance, f"{what}: off by {error:.2e}, allowed {tolerance:.0e}"
+
+
+class Operations(TorchDispatchMode):
+    """The names of torch's operations that run while this mode is on."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))

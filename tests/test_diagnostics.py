@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 import torch
-from catalogue import ENGINES, METHODS, give_gradients, make, parameters, train
+from catalogue import ENGINES, METHODS, Operations, give_gradients, make, parameters, train
 
 import adaterm
 
@@ -26,6 +26,18 @@ def test_statistics_are_those_of_the_last_step(rule, engine):
         assert 0 < distance < inf
         assert 0 < trust <= 1
         assert dof > 0
+
+
+@pytest.mark.parametrize("rule", ["AdaTerm", "RobustAdamW"])
+def test_asking_for_them_is_one_copy_however_many_tensors(rule):
+    """A small part of a step; what is read later is read from this copy."""
+    for count in (2, 50):
+        params = parameters([(3,)] * count)
+        optimizer = make(rule, params)
+        train(optimizer, params, 1)
+        with Operations() as operations:
+            optimizer.statistics()
+        assert operations.names == ["aten.clone.default"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -6,10 +6,9 @@ from math import inf, nan
 
 import pytest
 import torch
-from catalogue import ENGINES, MAIN, METHODS, give_gradients, make, parameters, train
+from catalogue import ENGINES, MAIN, METHODS, Operations, give_gradients, make, parameters, train
 from on_ranks import monitor_shards
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import adaterm
 from adaterm.monitor.drawing import group_names
@@ -103,18 +102,6 @@ def test_the_history_is_what_the_optimizer_says_of_each_step(rule, engine):
     assert torch.equal(rows.batches.nan_to_num(-1.0), torch.tensor(judged[-7:]).float().nan_to_num(-1.0))
 
 
-class Counting(TorchDispatchMode):
-    """Counts operations, and those that would wait for a device."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 VIEWS = ("detach", "select", "slice", "unsqueeze", "view", "as_strided")
 
 
@@ -127,7 +114,7 @@ def count_operations(rule, shapes, work, on_device):
     monitor._ring.counted = None if on_device else 0
     monitor._ring._on_host = False
     train(optimizer, params, 3)
-    with Counting() as counted:
+    with Operations() as counted:
         work(monitor)
     names = [name.split(".")[1] for name in counted.names]
     assert not [name for name in names if "item" in name or "local_scalar" in name]
@@ -147,10 +134,10 @@ def test_metrics_read_only_what_is_new():
     _, optimizer, monitor = run("RobustAdamW", 35)
     monitor.metrics()
     optimizer.step()
-    with Counting() as counted:
+    with Operations() as counted:
         monitor.metrics()
     assert len(counted.names) <= 10
-    with Counting() as counted:
+    with Operations() as counted:
         monitor.metrics()
     assert not counted.names
 

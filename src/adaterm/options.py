@@ -104,7 +104,7 @@ def list_parameters(optimizer: str, params: Any) -> Any:
         if not params:
             raise ValueError(
                 f"optimizer got an empty parameter list: {optimizer} was given a generator that yields nothing, "
-                "perhaps because it was used before. Call model.parameters() anew, or keep list(model.parameters())"
+                "perhaps because it was used before. Call model.parameters() again, or keep list(model.parameters())"
             )
     return params
 
@@ -116,7 +116,7 @@ def warn_of_spent_generator(optimizer: str, group: dict[str, Any]) -> None:
         if not group["params"]:
             warn_user(
                 f"a parameter group of {optimizer} is empty: its generator yields nothing, perhaps because it was used "
-                "before. Call model.parameters() anew, or keep list(model.parameters())"
+                "before. Call model.parameters() again, or keep list(model.parameters())"
             )
 
 

@@ -125,7 +125,7 @@ def _shard_like(parameter: Any, value: Any) -> Any:
 
 
 def share_out(tensor: Tensor, mesh: Any, placements: Any) -> Any:
-    """A tensor that every rank has, sharded; without a message, but for torch 2.6."""
+    """A tensor that every rank has, sharded; without a message, except in torch 2.6."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if "src_data_rank" in signature(distribute_tensor).parameters:

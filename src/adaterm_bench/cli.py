@@ -131,7 +131,7 @@ def _report(arguments: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     if not parts:
         raise UsageError(f"{arguments.folder} has no results {'that can be shown' if complaints else 'yet'}.")
-    results = {result.trial.key: result for _, shown in parts for result in shown}
+    results = {result.trial.key: result for _, reported in parts for result in reported}
     folder = arguments.out or arguments.folder / "report"
     for path in write([section for section, _ in parts], list(results.values()), folder, arguments.single_file):
         print(path)

@@ -156,11 +156,11 @@ def _make_orders(arguments: argparse.Namespace, chosen: list[Entry]) -> list[Ord
 
 def _keep_those_with_preset(preset: str, chosen: list[Entry]) -> list[Entry]:
     """What of all experiments has the preset; all of them if none has, so that the error names what there is."""
-    kept = [entry for entry in chosen if preset in entry.experiment.presets]
-    left_out = [entry.experiment.name for entry in chosen if entry not in kept]
-    if kept and left_out:
+    entries = [entry for entry in chosen if preset in entry.experiment.presets]
+    left_out = [entry.experiment.name for entry in chosen if entry not in entries]
+    if entries and left_out:
         print(f"Left out, as they have no preset {preset}: {', '.join(left_out)}.", file=sys.stderr)
-    return kept or chosen
+    return entries or chosen
 
 
 def _expand_group(word: str) -> tuple[str, ...]:

@@ -13,14 +13,12 @@ from adaterm_bench.models import actor_critic
 from adaterm_bench.models.actor_critic import (
     Choices,
     Learner,
-    Replay,
-    draw_action,
-    log_density,
     run_episode,
-    split_policy,
     sum_back,
     surrogate,
 )
+from adaterm_bench.models.replay import Replay
+from adaterm_bench.models.t_policy import apply_head, apply_trunk, draw_action, log_density, split_policy
 
 SMALL = Choices(hidden=(16, 16), batches=20, replay=500, lr=3e-3)
 
@@ -227,9 +225,7 @@ def test_the_one_step_target_has_no_value_after_an_end():
     ends = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
     batch = {"state": states, "next": states + 1.0, "action": torch.zeros(1, 4, 1), "log_density": torch.zeros(1, 4)}
     with torch.no_grad():
-        ahead = actor_critic.apply_head(
-            found.slow[-2:], actor_critic.apply_trunk(found.slow[:-2], states + 1.0)
-        ).squeeze(-1)
+        ahead = apply_head(found.slow[-2:], apply_trunk(found.slow[:-2], states + 1.0)).squeeze(-1)
         value = found.both(states)[1]
     before = [it.clone() for it in found.slow]
     seen = _one_step(found, {**batch, "reward": torch.ones(1, 4), "goes_on": ends, "last": 1.0 - ends})

@@ -19,7 +19,6 @@ from adaterm_bench.reporting import comparison, figures, palette
 from adaterm_bench.reporting.claims import correct_families
 from adaterm_bench.reporting.report import write
 from adaterm_bench.reporting.sections import SMOKE
-from adaterm_bench.reporting.statistics import paired_difference
 from adaterm_bench.reporting.text import describe_measurement, format_number, format_spread
 
 METHODS = ["AdaTerm", "Adam", "t-Adam", "AdamW + clip", "a method with a name so long that no column could hold it all"]
@@ -50,7 +49,6 @@ def pictures():
     noisy["Adam"][3] = nan
     noisy["t-Adam"][2, :4] = inf
     flat = {method: values[3] for method, values in noisy.items()}
-    compared = {method: paired_difference(values, flat["AdaTerm"]) for method, values in flat.items()}
     walk = np.cumsum(np.random.default_rng(0).normal(0.0, 0.02, (2_000, 2)), axis=0)
     return {
         "noise": lambda: figures.draw_against_noise(LEVELS, noisy, "loss"),
@@ -64,7 +62,6 @@ def pictures():
         "negative curves": lambda: figures.draw_curves([0, 1], {"Adam": [-1.0, 2.0]}, "loss"),
         "bars": lambda: figures.draw_bars(flat, "loss"),
         "points": lambda: figures.draw_bars(flat, "loss", start=None),
-        "intervals": lambda: figures.draw_intervals(compared, "difference"),
         "paths": lambda: figures.draw_paths(
             dict.fromkeys(METHODS, walk), surface, limits=(-2, 2, -1, 3), optimum=(1, 1)
         ),

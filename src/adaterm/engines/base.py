@@ -89,9 +89,14 @@ class Evidence(NamedTuple):
     remember: bool  # whether the level and the norm of this batch are to be added to the history
 
 
+# A verdict is a vector: what is reported of a batch, of which its trust is the last, and then the rest of `Batch`.
+LEVEL, ZSCORE, TRUST, CLIP, EXCESS = range(5)
+VERDICT = 5
+
+
 def read_verdict(verdict: Tensor | None) -> Batch | None:
-    """The judgement of a batch; a verdict is a vector of its level, z-score, trust, clipping and excess."""
-    return None if verdict is None else Batch(verdict[2], verdict[3], verdict[4])
+    """The judgement of a batch."""
+    return None if verdict is None else Batch(verdict[TRUST], verdict[CLIP], verdict[EXCESS])
 
 
 class Engine(Protocol):

@@ -81,7 +81,7 @@ def _is_readable(parameter: Tensor) -> bool:
 
 
 def _find_missing() -> set[str]:
-    """The devices whose fused engine is not here for want of a package."""
+    """The devices whose fused engine needs a package that is missing."""
     here = {"cuda": gpu.available, "cpu": cpu.is_available()}
     return {device for device, available in here.items() if not available}
 

@@ -26,8 +26,8 @@ _ALIGNMENT = 16  # elements: every tensor of a flat buffer starts where vectoris
 class Tensors:
     """A list of tensors as one operand.
 
-    Operators and primitives write into a scratch list that they are given, which is thereby used up, and copy any
-    other; only `shift` writes into a list that is kept.
+    Operators and primitives use up a scratch list that they are given, by writing into it, and copy any other;
+    only `shift` writes into a list that is kept.
     """
 
     def __init__(self, items: list[Tensor], flat: Tensor | None = None, scratch: bool = False) -> None:

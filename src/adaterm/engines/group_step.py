@@ -116,7 +116,7 @@ class GroupStep:
         return unchanged or describe_variant(rule, options) == self._variant
 
     def take(self, rule: Rule, options: Common, grads: list[Any]) -> None:
-        """Take what a step that is repeated needs anew."""
+        """Take what is new in a step that is repeated."""
         if self._sharded:
             grads = list(map(get_local, grads))
         if self._complex:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adaterm.engines.base import Block
-from adaterm.rules import Rule, measure
+from adaterm.rules import RuleKind, kind_of, measure
 
 # First come numbers for all tensors, as the bits of float64: these, and then the rule's own ...
 LR, WEIGHT_DECAY, SIGN = range(3)
@@ -21,14 +21,9 @@ PARAMETER, GRADIENT, MEAN, SCALE, STEP, WINDOW, SIZE, WHOLE_SIZE, TRIGAMMA, FIRS
 SHARED_COLUMNS = 11  # SIZE is that of this rank's part, WHOLE_SIZE that of all parts
 
 
-def count_numbers(rule: Rule) -> int:
-    """How many numbers stand before the rows of a rule's table."""
-    return SHARED_NUMBERS + len(rule.numbers)
-
-
-def count_columns(rule: Rule) -> int:
-    """How many columns a row of a rule's table has."""
-    return SHARED_COLUMNS + len(rule.Scalars._fields)
+def measure_table(kind: RuleKind) -> tuple[int, int]:
+    """How many numbers stand before the rows of a table, for a kind of rule, and how many columns a row has."""
+    return SHARED_NUMBERS + len(kind.numbers._fields), SHARED_COLUMNS + len(kind.scalars._fields)
 
 
 class Table:
@@ -38,7 +33,7 @@ class Table:
         rule, count = block.rule, len(block.params)
         self.sizes = [parameter.numel() for parameter in block.params]
         self.chunks = [ceil(size / chunk) for size in self.sizes]
-        self._head, self._row = count_numbers(rule), count_columns(rule)
+        self._head, self._row = measure_table(kind_of(rule))
         self.values = array("q", bytes(8 * (self._head + self._row * count)))
         self._block = block
         self._numbers: list[float] = []

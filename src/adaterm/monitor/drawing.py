@@ -67,11 +67,11 @@ def _draw_trust(figure: Figure, axes: Axes, history: History, layers: dict[str, 
     missing = -len(history) % together
     padded = torch.cat([trusts, trusts.new_full((len(layers), missing), nan)], dim=1)
     binned = padded.view(len(layers), -1, together)
-    shown = pick(binned, 2)
+    drawn = pick(binned, 2)
     first, last = (int(history.steps[place]) for place in (0, -1)) if len(history) else (0, 1)
     edges = (first - 0.5, last + 0.5 + missing, len(layers) - 0.5, -0.5)
     image = axes.imshow(
-        shown.tolist(), aspect="auto", interpolation="nearest", cmap=COLOURS, vmin=0.0, vmax=1.0, extent=edges
+        drawn.tolist(), aspect="auto", interpolation="nearest", cmap=COLOURS, vmin=0.0, vmax=1.0, extent=edges
     )
     every = ceil(len(layers) / ROWS)
     labels = list(layers)[::every]

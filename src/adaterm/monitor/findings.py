@@ -174,5 +174,5 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
 
 
 def _shorten(mark: Any) -> str:
-    shown = "" if mark is None else ", ".join(map(str, list_samples(mark)))
-    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+    samples = "" if mark is None else ", ".join(map(str, list_samples(mark)))
+    return samples if len(samples) <= 40 else f"{samples[:37]}..."

@@ -1,7 +1,7 @@
 """What an arm of the arena is: an optimizer as its authors publish it, and what a training loop must know of it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,26 +45,12 @@ class Observed(NamedTuple):
     """1 if the batch was taken as it is, 0 if it was excluded; in between if it was taken in part."""
 
 
-class Observing(Protocol):
-    """An optimizer that says what it made of its last batch."""
-
-    def observe(self) -> Observed:
-        """Of the last step."""
-
-
-class Informed(Protocol):
-    """An optimizer that wants to know more of a batch than its gradients, before each step."""
-
-    def inform(self, loss: Tensor, bad: Tensor) -> None:
-        """Take the loss of the batch, and whether it is bad (for an oracle); tensors on the device."""
-
-
 def observe(optimizer: Any) -> Observed | None:
     """What an optimizer made of its last batch, if it has an opinion."""
     return optimizer.observe() if hasattr(optimizer, "observe") else None
 
 
 def inform(optimizer: Any, loss: Tensor, bad: Tensor) -> None:
-    """Tell an optimizer of the batch, if it wants to know."""
+    """Tell an optimizer, if it wants to know, the batch's loss and whether it is bad (for an oracle), on the device."""
     if hasattr(optimizer, "inform"):
         optimizer.inform(loss, bad)

@@ -1,6 +1,6 @@
 """The arena's table of arms: what people use, each as its authors publish it.
 
-Betas and weight decay are the task's, but for methods whose authors publish betas of their own. The numbers that
+Betas and weight decay are the task's, except for methods whose authors publish betas of their own. The numbers that
 packages have as defaults are written out where they are what a method is known by. Packages are imported when an arm is
 made, and not before.
 """

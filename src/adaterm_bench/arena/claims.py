@@ -48,25 +48,25 @@ class Standing(NamedTuple):
 
 def _compare_with_peers(finals: Finals, measure: Measure, noise: str) -> Standing | None:
     """None if it or all peers were not run."""
-    own = finals.values(OURS, noise, measure.outcome)
+    ours = finals.values(OURS, noise, measure.outcome)
     peers = [method for method in finals.methods if method != ORACLE and not is_ours(method)]
     runs = {peer: finals.values(peer, noise, measure.outcome) for peer in peers if (peer, noise) in finals.runs}
-    if not own.size or not runs:
+    if not ours.size or not runs:
         return None
-    if lost := diverged(own):
-        return Standing(Interval(inf, inf, inf, own.size, lost), next(iter(runs)), won=False, lost=True)
+    if lost := diverged(ours):
+        return Standing(Interval(inf, inf, inf, ours.size, lost), next(iter(runs)), won=False, lost=True)
     pairs = {peer: finals.pair(OURS, peer, noise, measure.outcome) for peer in runs if not diverged(runs[peer])}
     for peer, pair in pairs.items():
         if not pair[0].size:  # no seed in common: the means have to do
-            pairs[peer] = own.mean(keepdims=True), runs[peer].mean(keepdims=True)
+            pairs[peer] = ours.mean(keepdims=True), runs[peer].mean(keepdims=True)
     if not pairs:  # all peers lost runs
-        return Standing(Interval(-inf, -inf, -inf, own.size), next(iter(runs)), won=True, lost=False)
+        return Standing(Interval(-inf, -inf, -inf, ours.size), next(iter(runs)), won=True, lost=False)
     lags = {peer: measure.lag(*pair) for peer, pair in pairs.items()}
     raised = correct_by_holm([measure.chance(*pair) for pair in pairs.values()])
-    shown = {peer: lags[peer].estimate > 0.0 and chance < 0.05 for peer, chance in zip(pairs, raised, strict=True)}
+    leads = {peer: lags[peer].estimate > 0.0 and chance < 0.05 for peer, chance in zip(pairs, raised, strict=True)}
     few = {peer for peer, lag in lags.items() if lag.seeds < LEAST}
     # So few seeds hardly ever show anything: there a lead that is not small speaks for the peer, too.
-    speaks = any(shown[peer] or (peer in few and lags[peer].estimate > EQUAL) for peer in lags)
+    speaks = any(leads[peer] or (peer in few and lags[peer].estimate > EQUAL) for peer in lags)
     ahead = max(lags, key=lambda peer: lags[peer].estimate)
     behind = Interval(
         lags[ahead].estimate,
@@ -74,7 +74,7 @@ def _compare_with_peers(finals: Finals, measure: Measure, noise: str) -> Standin
         max(lag.high for lag in lags.values()) if len(few) < len(lags) else inf,
         max(lag.seeds for lag in lags.values()),
     )
-    return Standing(behind, ahead, won=not speaks, lost=any(shown[peer] for peer in lags if peer not in few))
+    return Standing(behind, ahead, won=not speaks, lost=any(leads[peer] for peer in lags if peer not in few))
 
 
 def _claim_clean(finals: Finals, measure: Measure) -> list[Claim]:
@@ -89,12 +89,12 @@ def _claim_clean(finals: Finals, measure: Measure) -> list[Claim]:
 
 def _claim_columns(finals: Finals, measure: Measure) -> list[Claim]:
     """From the columns that are shown to be won, to those that are not shown to be lost, or were not run."""
-    found = [_compare_with_peers(finals, measure, noise) for noise in measure.dirty]
-    standings = [standing for standing in found if standing is not None]
+    comparisons = [_compare_with_peers(finals, measure, noise) for noise in measure.dirty]
+    standings = [standing for standing in comparisons if standing is not None]
     if not standings:
         return []
     won = sum(standing.won for standing in standings)
-    shown = sum(standing.won and standing.behind.high <= EQUAL for standing in standings)
+    proven = sum(standing.won and standing.behind.high <= EQUAL for standing in standings)
     lost = sum(standing.lost for standing in standings)
     count = len(measure.dirty)
     wanted = ceil(WON * count)
@@ -110,7 +110,7 @@ def _claim_columns(finals: Finals, measure: Measure) -> list[Claim]:
         "variants are no peers."
     )
     what = "columns in which it is best or tied"
-    return [Claim(text, what, won, shown, count - lost, bound=wanted - 0.5, note=note)]
+    return [Claim(text, what, won, proven, count - lost, bound=wanted - 0.5, note=note)]
 
 
 def _claim_trap(finals: Finals, measure: Measure) -> list[Claim]:

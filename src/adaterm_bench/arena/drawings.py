@@ -12,6 +12,7 @@ import numpy as np
 from adaterm_bench.arena.finals import BASELINE, ORACLE, ORDER, OURS, VARIANTS
 from adaterm_bench.arena.measure import Measure
 from adaterm_bench.arena.protocol import Choice
+from adaterm_bench.reporting.figures import place_names
 from adaterm_bench.reporting.intervals import Interval, Values
 from adaterm_bench.reporting.pairs import student_interval
 from adaterm_bench.reporting.palette import DASHES, INK, MARKERS, Look
@@ -214,18 +215,8 @@ def _place_inside(value: float, limits: tuple[float, float]) -> float:
 
 
 def _name_ends(axes: "Axes", x: float, ends: Mapping[str, float]) -> None:
-    """Each method's name beside the end of its line, moved apart where they would overlap."""
-    to_share = axes.transData + axes.transAxes.inverted()
-    by_height = sorted((float(to_share.transform((x, y))[1]), method) for method, y in ends.items())
-    gap = min(0.056, 1.05 / max(1, len(by_height)))
-    places = [height for height, _ in by_height]
-    for index in range(1, len(places)):
-        places[index] = max(places[index], places[index - 1] + gap)
-    limit = 1.01
-    for index in reversed(range(len(places))):
-        places[index] = min(places[index], limit)
-        limit = places[index] - gap
-    for (end, method), place in zip(by_height, places, strict=True):
+    """Each method's name beside the end of its line."""
+    for method, end, place in place_names(axes, x, ends, room=1.05, limit=1.01):
         look, ours = choose_arm_look(method), method in VARIANTS
         style: dict[str, Any] = {"color": look.colour, "transform": axes.transAxes, "clip_on": False}
         width = 2.2 if ours else 1.1

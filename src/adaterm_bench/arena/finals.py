@@ -89,10 +89,10 @@ def is_ours(method: str) -> bool:
 
 def order_methods(methods: Iterable[str]) -> list[str]:
     """Known methods in their order, and then the others."""
-    found = dict.fromkeys(methods)
-    variants = [method for method in found if "=" in method and method.startswith(MAY_VARY)]
-    known = [method for method in (*ORDER[:-1], *variants, ORDER[-1]) if method in found]
-    return [*known, *(method for method in found if method not in known)]
+    present = dict.fromkeys(methods)
+    variants = [method for method in present if "=" in method and method.startswith(MAY_VARY)]
+    ordered = [method for method in (*ORDER[:-1], *variants, ORDER[-1]) if method in present]
+    return [*ordered, *(method for method in present if method not in ordered)]
 
 
 def select_finals(results: Sequence[Result], measure: Measure, model: str) -> Finals:
@@ -127,8 +127,8 @@ def select_second_track(results: Sequence[Result], measure: Measure, model: str)
 def choose_on(results: Sequence[Result], measure: Measure, model: str, noise: str) -> dict[str, Choice]:
     """The choice of each method's rate for a model, on a noise."""
     outcome = measure.tuning.outcome
-    own = [result for result in results if outcome in result.outcome]
-    choices = choose_rates(own, outcome, noise, measure.sign)
+    measured = [result for result in results if outcome in result.outcome]
+    choices = choose_rates(measured, outcome, noise, measure.sign)
     return {method: choices[method, model] for method in order_methods(name for name, of in choices if of == model)}
 
 
@@ -148,12 +148,12 @@ def compare_column(finals: Finals, measure: Measure, noise: str, methods: Sequen
     best = min((method for method in finite if values[method].size == most), key=lambda method: costs[method])
     behind, chances = {}, {}
     for method in values:
-        own, other = finals.pair(method, best, noise, measure.outcome)
-        if not own.size:  # no seed in common: the means have to do
-            own, other = values[method].mean(keepdims=True), values[best].mean(keepdims=True)
-        behind[method], chances[method] = measure.lag(own, other), measure.chance(own, other)
+        tested, rival = finals.pair(method, best, noise, measure.outcome)
+        if not tested.size:  # no seed in common: the means have to do
+            tested, rival = values[method].mean(keepdims=True), values[best].mean(keepdims=True)
+        behind[method], chances[method] = measure.lag(tested, rival), measure.chance(tested, rival)
         if method not in finite:
-            behind[method], chances[method] = Interval(inf, -inf, inf, own.size), nan
+            behind[method], chances[method] = Interval(inf, -inf, inf, tested.size), nan
     others = [method for method in values if method != best]
     raised = correct_by_holm([chances[method] for method in others])
     tied = frozenset(

@@ -62,13 +62,13 @@ def _make_catch_table(finals: Finals, measure: Measure, title: str) -> list[Tabl
 
 
 def _compare_times(finals: Finals, method: str) -> str:
-    own, other = _find_times(finals, method), _find_times(finals, "AdamW")
-    captured = {is_captured for is_captured, _ in own.values()}
-    mode, usual = any(captured), any(is_captured for is_captured, _ in other.values())
+    times, baseline = _find_times(finals, method), _find_times(finals, "AdamW")
+    captured = {is_captured for is_captured, _ in times.values()}
+    mode, usual = any(captured), any(is_captured for is_captured, _ in baseline.values())
     ratios = [
-        own[place][1] / other[place][1]
-        for place in own.keys() & other.keys()
-        if own[place][0] == mode and other[place][0] == usual and usual >= mode
+        times[place][1] / baseline[place][1]
+        for place in times.keys() & baseline.keys()
+        if times[place][0] == mode and baseline[place][0] == usual and usual >= mode
     ]
     if not ratios:
         return ""

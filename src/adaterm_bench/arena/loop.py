@@ -20,7 +20,7 @@ WARM_UPS = 3
 
 
 class CaptureError(Exception):
-    """A step could not be captured; the run has to begin anew without."""
+    """A step could not be captured; the run has to begin again without."""
 
     @property
     def lasts(self) -> bool:
@@ -134,7 +134,7 @@ class Loop:
         self.done += 1
 
     def _differentiate(self) -> None:
-        """Gradients of a batch, made anew, in a graph from the graph's memory."""
+        """New gradients of a batch, in a graph from the graph's memory."""
         self._drop_gradients()
         loss = self.course.measure(self.position)
         loss.backward()  # type: ignore[no-untyped-call]

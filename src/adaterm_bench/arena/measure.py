@@ -105,9 +105,9 @@ class Measure:
     def format_mean(self, values: Values) -> str:
         """The mean of what finished, and how many runs did not."""
         finished = values[np.isfinite(values)]
-        shown = format_number(self.scale * float(finished.mean()), 4) if finished.size else ""
+        average = format_number(self.scale * float(finished.mean()), 4) if finished.size else ""
         lost = f"{values.size - finished.size} of {values.size} lost" if finished.size < values.size else ""
-        return ", ".join(filter(None, (shown, lost)))
+        return ", ".join(filter(None, (average, lost)))
 
     def limit(self, best: float, reach: float) -> float:
         """Beyond which a figure need not tell bad from worse, which would hide what differs near the best."""

@@ -76,15 +76,15 @@ class ZClippedAdamW(Watching, torch.optim.AdamW):
 
     def look(self, params: list[Tensor]) -> Observed:
         """Clip; trust is what the z-score leaves of the norm: a fixed bound beside it judges nothing."""
-        clipper, zscore, kept = self.clipper, 0.0, 1.0
+        clipper, zscore, trust = self.clipper, 0.0, 1.0
         usual = (clipper.mean, clipper.var**0.5) if clipper.initialized else None
         norm = clipper.step(SimpleNamespace(parameters=lambda: iter(params), modules=lambda: ()))
         if usual is not None:
             mean, std = usual
             zscore = (norm - mean) / (std + clipper.eps)
             if zscore > clipper.z_thresh:
-                kept = min(1.0, (mean + clipper.z_thresh**2 * std / zscore) / norm)
-        return Observed(*torch.tensor([zscore, kept], device=params[0].device).unbind())
+                trust = min(1.0, (mean + clipper.z_thresh**2 * std / zscore) / norm)
+        return Observed(*torch.tensor([zscore, trust], device=params[0].device).unbind())
 
 
 class MuonWithAdamW(torch.optim.Optimizer):

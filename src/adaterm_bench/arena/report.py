@@ -16,8 +16,8 @@ from adaterm_bench.reporting.intervals import Values
 
 def make_section(title: str, text: str, results: Sequence[Result], measure: Measure, models: Sequence[str]) -> Section:
     """Tables, figures and claims of each model; the models that are named come first."""
-    found = dict.fromkeys(result.trial.condition["model"] for result in results)
-    names = [*(model for model in models if model in found), *(model for model in found if model not in models)]
+    present = dict.fromkeys(result.trial.condition["model"] for result in results)
+    names = [*(model for model in models if model in present), *(model for model in present if model not in models)]
     tracks = {model: select_finals(results, measure, model) for model in names}
     return Section(
         title,
@@ -106,13 +106,13 @@ def _draw_noises(finals: Finals, measure: Measure) -> list[Figure]:
 def _describe_seeds(results: Sequence[Result], tracks: Collection[Finals]) -> str:
     tuning = {result.trial.seed for result in results} & set(TUNING_SEEDS)
     parts = [f"{len(finals.seeds)} ({finals.model})" for finals in tracks]
-    shown = {method for finals in tracks for method in finals.methods}
-    hidden = [method for method in order_methods(result.trial.method for result in results) if method not in shown]
-    rest = f" Without final runs at a chosen rate, and so in no table: {', '.join(hidden)}." if hidden else ""
+    compared = {method for finals in tracks for method in finals.methods}
+    hidden = [method for method in order_methods(result.trial.method for result in results) if method not in compared]
+    untuned = f" Without final runs at a chosen rate, and so in no table: {', '.join(hidden)}." if hidden else ""
     decide = (
         "decide learning rates, and the defaults of RobustAdamW, and nothing else: final numbers are of other seeds"
     )
-    return f"Final seeds: {', '.join(parts) or 'none'}. Tuning seeds, {len(tuning) or 'none'} here, {decide}.{rest}"
+    return f"Final seeds: {', '.join(parts) or 'none'}. Tuning seeds, {len(tuning) or 'none'} here, {decide}.{untuned}"
 
 
 def _describe_lost(results: Sequence[Result], measure: Measure, models: Sequence[str]) -> str:

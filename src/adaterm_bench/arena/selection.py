@@ -42,8 +42,8 @@ def keep_chosen(trials: Sequence[Trial], tuned: str, track: Track, outcome: str,
         elif choice.rate is None:
             lost[f"{trial.method} ({trial.condition['model']}; {noise})"] = None
         else:
-            kept = replace(trial, condition={**trial.condition, "lr": choice.rate})
-            chosen[kept.key] = kept
+            final = replace(trial, condition={**trial.condition, "lr": choice.rate})
+            chosen[final.key] = final
     if missing:
         raise NotTunedError(_explain(missing, tuned))
     if lost:

@@ -28,8 +28,8 @@ def make_outcome_tables(finals: Finals, measure: Measure, title: str, per_condit
         means.append([*lead, *(_mark(measure.format_mean(values[noise]), method, columns[noise]) for noise in noises)])
         if method != BASELINE:
             pairs = [finals.pair(method, BASELINE, noise, measure.outcome) for noise in noises]
-            shown = [format_difference(measure.compare(*pair)) if pair[0].size else "" for pair in pairs]
-            apart.append([method, *shown])
+            differences = [format_difference(measure.compare(*pair)) if pair[0].size else "" for pair in pairs]
+            apart.append([method, *differences])
     note = (
         f"Means over seeds; {measure.better} is better. {BEST}: the best of its column; {TIED}: not shown to be worse "
         "than the best, by Holm's correction over the column's comparisons with it, which is no proof of being as "
@@ -59,15 +59,15 @@ def make_rank_table(finals: Finals, measure: Measure, title: str) -> list[Table]
         return []
     rows: list[tuple[float, float, list[str]]] = []
     for method in ranked:
-        own = [column for column in columns.values() if method in column.ranks]
-        judged = [column for column in own if column.judges(method)]
+        ranking = [column for column in columns.values() if method in column.ranks]
+        judged = [column for column in ranking if column.judges(method)]
         won = sum(method == column.best or method in column.tied for column in judged)
-        rank = float(np.mean([column.ranks[method] for column in own])) if own else inf
+        rank = float(np.mean([column.ranks[method] for column in ranking])) if ranking else inf
         runs = [finals.values(method, noise, measure.outcome) for noise in list_noises(finals, measure)]
         lost = sum(map(diverged, runs))
-        shown = [f"{rank:.1f}" if own else "", f"{won} of {len(judged)}" if judged else ""]
-        row = [method, *shown, *_describe_clean(clean, method), f"{lost} of {sum(run.size for run in runs)}"]
-        rows.append((-len(own), rank, row))
+        counts = [f"{rank:.1f}" if ranking else "", f"{won} of {len(judged)}" if judged else ""]
+        row = [method, *counts, *_describe_clean(clean, method), f"{lost} of {sum(run.size for run in runs)}"]
+        rows.append((-len(ranking), rank, row))
     heading = ["method", "mean rank", "best or tied", f"behind the best on clean data, {measure.unit}"]
     heading += [f"equal to within ±{EQUAL:g} {measure.unit}", "runs lost"]
     note = (
@@ -88,9 +88,9 @@ def make_trap_table(finals: Finals, measure: Measure, title: str) -> list[Table]
         row = [method]
         for outcome in (measure.outcome, "second_loss"):
             values = finals.values(method, measure.trap, outcome)
-            own, other = finals.pair(method, BASELINE, measure.trap, outcome)
+            runs, rivals = finals.pair(method, BASELINE, measure.trap, outcome)
             row += [measure.format_mean(values)]
-            row += [format_difference(measure.compare(own, other)) if own.size and method != BASELINE else ""]
+            row += [format_difference(measure.compare(runs, rivals)) if runs.size and method != BASELINE else ""]
         excluded = [finals.values(method, measure.trap, name) for name in ("good_excluded", "bad_excluded")]
         rows.append([*row, *(format_share(average(shares)) for shares in excluded)])
     apart = f"from {BASELINE}, {measure.unit}"
@@ -105,7 +105,7 @@ def make_trap_table(finals: Finals, measure: Measure, title: str) -> list[Table]
 
 
 def list_noises(finals: Finals, measure: Measure) -> list[str]:
-    """The noises that have runs, but for the trap: known ones in their order."""
+    """The noises that have runs, except the trap: known ones in their order."""
     known = (CLEAN, *measure.dirty)
     others = sorted(finals.noises - {*known, measure.trap})
     return [*(noise for noise in known if noise in finals.noises), *others]

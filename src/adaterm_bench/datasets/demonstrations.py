@@ -22,7 +22,7 @@ from adaterm_bench.core.trial import canonical
 from adaterm_bench.datasets import environments
 from adaterm_bench.datasets.data import DataError, fingerprint
 from adaterm_bench.datasets.environments import MissingSimulatorError
-from adaterm_bench.models.actor_critic import apply_head, apply_trunk, draw_action, normalise, split_policy
+from adaterm_bench.models.t_policy import apply_head, apply_trunk, draw_action, normalise, split_policy
 
 FILE, DESCRIPTION = "demonstrations.npy.gz", "demonstrations.json"
 VARIABLE = "ADATERM_DEMONSTRATIONS"
@@ -66,7 +66,7 @@ class Policy:
         return np.clip(self.sample(state, generator), -1.0, 1.0)
 
     def location(self, state: Array) -> Array:
-        """The action in the middle of all, clipped likewise."""
+        """The action in the middle of all, clipped in the same way."""
         return np.clip(self.distribution(state)[0], -1.0, 1.0)
 
     @torch.inference_mode()

@@ -97,8 +97,8 @@ def _rank_words(folder: Path | None, limit: int | None) -> tuple[NDArray[np.int3
 def _number_words(part: Tensor, numbers: defaultdict[bytes, int]) -> NDArray[np.int32]:
     """A text in words by their numbers, file by file: all words of all files at once would fill the memory."""
     files = part.numpy().tobytes().split(END)
-    found = [np.fromiter(map(numbers.__getitem__, split_words(file + END)), np.int32) for file in files]
-    return np.concatenate(found)[:-1]  # the last one has no end, or is what comes after it
+    numbered = [np.fromiter(map(numbers.__getitem__, split_words(file + END)), np.int32) for file in files]
+    return np.concatenate(numbered)[:-1]  # the last one has no end, or is what comes after it
 
 
 def _hash(path: str) -> int:

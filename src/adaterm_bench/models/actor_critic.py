@@ -1,4 +1,4 @@
-"""The actor-critic of the paper's reinforcement learning, top to bottom; many seeds learn side by side.
+"""The actor-critic of the paper's reinforcement learning; many seeds learn side by side.
 
 The paper names an algorithm (PPO-RPE, Kobayashi 2023) without its details, so this is "PPO-RPE-like". It learns only
 after each episode, from batches out of a small replay. Where the paper is silent:
@@ -27,8 +27,6 @@ has its own optimizer, generator, replay and environment.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
-from math import log, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -37,7 +35,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-Array = NDArray[np.float32]
+from adaterm_bench.models.replay import Replay
+from adaterm_bench.models.t_policy import (
+    Array,
+    apply_head,
+    apply_trunk,
+    draw_action,
+    log_density,
+    make_layers,
+    normalise,
+    split_policy,
+)
+
 MakeOptimizer = Callable[[list[Tensor], float], torch.optim.Optimizer]  # of tensors and a learning rate
 LEAST_EPSILON = 0.1  # of an adaptive one
 
@@ -71,113 +80,6 @@ class Choices:
         return {name: value for name, value in asdict(self).items() if name != "adaptive" or value}
 
 
-# --- the policy: a multivariate Student's t-distribution with one chi-square for all dimensions
-
-
-def log_density(action: Tensor, location: Tensor, scale: Tensor, dof: Tensor) -> Tensor:
-    """The logarithm of its density; the last dimension is the action's, and `dof` has one entry there."""
-    dimension = action.shape[-1]
-    distance = ((action - location) / scale).square().sum(-1)
-    dof = dof.squeeze(-1)
-    whole = (dof + dimension) / 2
-    constant = torch.lgamma(whole) - torch.lgamma(dof / 2) - dimension / 2 * (torch.log(dof) + log(pi))
-    return constant - torch.log(scale).sum(-1) - whole * torch.log1p(distance / dof)
-
-
-def draw_action(location: Array, scale: Array, dof: float, generator: np.random.Generator) -> Array:
-    """One action: a Gaussian one, stretched in all its dimensions by the root of the same inverse chi-square."""
-    stretch = sqrt(dof / max(2.0 * generator.standard_gamma(dof / 2.0), 1e-30))
-    noise: Array = generator.standard_normal(location.shape, dtype=np.float32)
-    return np.clip(location + scale * noise * np.float32(stretch), -1e6, 1e6).astype(np.float32)
-
-
-def split_policy(out: Tensor, bounded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Location, scale and degrees of freedom from what the network gives."""
-    dimension = out.shape[-1] // 2
-    location, scale, dof = torch.split(out, [dimension, dimension, 1], -1)
-    scale = 0.95 * scale.sigmoid() + 0.05 if bounded else functional.softplus(scale) + 1e-3
-    return location, scale, functional.softplus(dof) + 1.0
-
-
-# --- the networks: layers of many seeds as batched matrices
-
-
-def make_layers(seeds: Sequence[int], widths: Sequence[int], number: int) -> list[Tensor]:
-    """Weights and biases as torch's layers begin, those of the last layer a tenth of that; the seed decides them."""
-    made = []
-    for seed in seeds:
-        generator = np.random.default_rng([seed, 10, number])
-        weights = []
-        for place, (inputs, outputs) in enumerate(pairwise(widths)):
-            size = (0.1 if place == len(widths) - 2 else 1.0) / sqrt(inputs)
-            weights += [generator.uniform(-size, size, shape) for shape in ((inputs, outputs), (1, outputs))]
-        made.append(weights)
-    return [torch.tensor(np.stack(weights), dtype=torch.float32) for weights in zip(*made, strict=True)]
-
-
-def apply_trunk(params: Sequence[Tensor], x: Tensor) -> Tensor:
-    """Seeds by samples by features; every hidden layer is normalised, without learnt factors, and passes Swish."""
-    for place in range(0, len(params), 2):
-        x = torch.baddbmm(params[place + 1], x, params[place])
-        x = functional.silu(functional.layer_norm(x, x.shape[-1:]))
-    return x
-
-
-def apply_head(params: Sequence[Tensor], x: Tensor) -> Tensor:
-    """The last layer."""
-    return torch.baddbmm(params[1], x, params[0])
-
-
-# --- the memory
-
-
-class Replay:
-    """The last steps of every seed, in the order in which they were taken."""
-
-    def __init__(self, seeds: int, size: int, observation: int, action: int) -> None:
-        self.size, self.count = size, np.zeros(seeds, dtype=np.int64)  # of steps that were ever added
-        self.fields = {
-            "state": np.zeros((seeds, size, observation), np.float32),
-            "next": np.zeros((seeds, size, observation), np.float32),
-            "action": np.zeros((seeds, size, action), np.float32),
-            "log_density": np.zeros((seeds, size), np.float32),  # of the action, when it was drawn
-            "reward": np.zeros((seeds, size), np.float32),
-            "goes_on": np.zeros((seeds, size), np.float32),  # 0 where the task has ended
-            "last": np.zeros((seeds, size), np.float32),  # 1 at the end of an episode, by a time limit too
-        }
-
-    def add(self, seed: int, **steps: Any) -> None:
-        """Keep steps in place of the oldest."""
-        count = len(steps["reward"])
-        places = (self.count[seed] + np.arange(count))[-self.size :] % self.size
-        for name, values in steps.items():
-            self.fields[name][seed, places] = np.asarray(values)[-self.size :]
-        self.count[seed] += count
-
-    def filled(self) -> dict[str, Array]:
-        """The part that is in use."""
-        return {name: each[:, : min(int(self.count.max()), self.size)] for name, each in self.fields.items()}
-
-    def indices(self, generators: Sequence[np.random.Generator], batches: int, size: int) -> NDArray[np.int64]:
-        """Which steps to learn from: seeds by batches by samples, each from its own generator."""
-        filled = np.minimum(self.count, self.size)
-        return np.stack(
-            [generator.integers(0, end, (batches, size)) for generator, end in zip(generators, filled, strict=True)]
-        )
-
-
-# --- what is learnt from it
-
-
-def normalise(states: Array, moments: NDArray[np.float64]) -> Array:
-    """Observations (seeds first) by running moments: count, mean and sum of squares of each seed."""
-    count, mean, squares = moments
-    scale = np.sqrt(np.maximum(squares / np.maximum(count, 1.0), 1e-4))
-    shape = (len(mean), *(1,) * (states.ndim - 2), -1)
-    normal: Array = np.clip((states - mean.reshape(shape)) / scale.reshape(shape), -10.0, 10.0).astype(np.float32)
-    return normal
-
-
 def sum_back(surprise: Array, carried: Array) -> Array:
     """Each step's surprise and what the steps after it carry back; the newest step comes first."""
     sums = np.empty_like(surprise)
@@ -192,9 +94,6 @@ def surrogate(ratio: Tensor, advantage: Tensor, epsilon: float | Tensor) -> Tens
     """What the policy maximises: the advantage at the ratio of densities, less the penalty on leaving 1."""
     limit = 4.0 * advantage.abs() / (epsilon * (2.0 - advantage.sign() * epsilon))
     return ratio * advantage - limit / 4.0 * (ratio - 1.0).square() / (ratio + 1.0)
-
-
-# --- the learner
 
 
 class Learner:
@@ -379,9 +278,6 @@ class Learner:
         self.reach.copy_(state.get("reach", self.reach))
         for generator, saved in zip(self.generators, state["generators"], strict=True):
             generator.bit_generator.state = saved
-
-
-# --- episodes
 
 
 def run_episode(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adaterm_bench.reporting.intervals import Interval, Values, too_few
+from adaterm_bench.reporting.intervals import Values, too_few
 from adaterm_bench.reporting.palette import GRID, INK, choose_look
 from adaterm_bench.reporting.statistics import Better, mean_std, quartiles
 from adaterm_bench.reporting.style import WIDTH, use_style
@@ -131,23 +131,6 @@ def draw_distributions(values: Mapping[str, ArrayLike], xlabel: str) -> "Figure"
                 axes.step(finished, shares, where="post", color=look_.colour, linestyle=look_.dash, label=method)
         if values:
             axes.legend(fontsize=8)
-    return figure
-
-
-def draw_intervals(values: Mapping[str, Interval], xlabel: str, *, bound: float = 0.0) -> "Figure":
-    """An estimate and its interval for each method, beside the bound that decides."""
-    with use_style():
-        figure, axes = _make_rows(list(values), xlabel)
-        ends = [end for interval in values.values() for end in interval[:3] if np.isfinite(end)] + [bound]
-        margin = 0.08 * (max(ends) - min(ends) or 1.0)
-        axes.set_xlim(min(ends) - margin, max(ends) + margin)
-        axes.axvline(bound, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-        for row, (method, interval) in enumerate(values.items()):
-            low, high = np.clip((interval.low, interval.high), *axes.get_xlim())
-            axes.plot([low, high], [row, row], color=choose_look(method).colour, linewidth=2.2, solid_capstyle="butt")
-            axes.plot(
-                interval.estimate, row, choose_look(method).marker, color=choose_look(method).colour, markersize=5.5
-            )
     return figure
 
 
@@ -279,19 +262,28 @@ def _draw_bands(
     _name_ends(axes, x[-1], {method: float(np.clip(band[1][-1], bottom, top)) for method, band in bands.items()})
 
 
-def _name_ends(axes: "Axes", x: float, ends: Mapping[str, float]) -> None:
-    """Each method's name beside the end of its line, moved apart where they would overlap."""
+def place_names(
+    axes: "Axes", x: float, ends: Mapping[str, float], room: float, limit: float
+) -> list[tuple[str, float, float]]:
+    """Each method, with the heights of its line's end and of its name, moved apart where names would overlap.
+
+    Heights are shares of the axes; names have so much room together, below the limit.
+    """
     to_share = axes.transData + axes.transAxes.inverted()
-    ends_by_height = sorted((float(to_share.transform((x, y))[1]), method) for method, y in ends.items())
-    gap = min(0.056, 1.1 / max(1, len(ends_by_height)))
-    places = [each for each, _ in ends_by_height]
+    by_height = sorted((float(to_share.transform((x, y))[1]), method) for method, y in ends.items())
+    gap = min(0.056, room / max(1, len(by_height)))
+    places = [height for height, _ in by_height]
     for index in range(1, len(places)):
         places[index] = max(places[index], places[index - 1] + gap)
-    limit = 1.0
     for index in reversed(range(len(places))):
         places[index] = min(places[index], limit)
         limit = places[index] - gap
-    for (end, method), place in zip(ends_by_height, places, strict=True):
+    return [(method, height, place) for (height, method), place in zip(by_height, places, strict=True)]
+
+
+def _name_ends(axes: "Axes", x: float, ends: Mapping[str, float]) -> None:
+    """Each method's name beside the end of its line."""
+    for method, end, place in place_names(axes, x, ends, room=1.1, limit=1.0):
         colour, dash, _ = choose_look(method)
         track = ([1.0, 1.035, 1.085], [end, place, place])
         axes.plot(*track, color=colour, linestyle=dash, linewidth=1.2, transform=axes.transAxes, clip_on=False)

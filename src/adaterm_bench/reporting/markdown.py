@@ -85,7 +85,7 @@ def _render_paragraph(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """One line in which Markdown and HTML see no marks, but for `such`, which is code."""
+    """One line in which Markdown and HTML see no marks, except for `such`, which is code."""
     parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
     marked = [part if index % 2 else re.sub(r"([\\`*_\[\]<>&#~$])", r"\\\1", part) for index, part in enumerate(parts)]
     return "".join(marked).replace("|", r"\|")

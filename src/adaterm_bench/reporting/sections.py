@@ -51,22 +51,22 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
         tested: dict[str, int] = {}  # the seeds of each claim
         for version in versions:
             present = [result for result in planned if result.trial.version == version]
-            shown = keep_newest_equations(present)
-            if not shown:
+            newest = keep_newest_equations(present)
+            if not newest:
                 continue
             try:
-                section = experiment.section(shown)
+                section = experiment.section(newest)
             except Exception as error:
                 complaints.append(f"{title} is not shown: its section failed with {_format_error(error)}")
                 continue
             section = _mark_version(section, experiment, version, widest["label"], tested)
             changes = _describe_changes(experiment) + partly if version == experiment.version else ""
-            changes += describe_dropped(present, shown)
+            changes += describe_dropped(present, newest)
             for claim in section.claims:
                 tested[claim.text] = max(claim.seeds, tested.get(claim.text, 0))
             warning = SMOKE if widest["label"].split(",")[0] == "smoke" else ""
             section = replace(section, text=section.text + changes, warning=warning)
-            entries.append((section, shown, widest["experiment"]))
+            entries.append((section, newest, widest["experiment"]))
     entries.sort(key=lambda entry: rank(entry[2]))
     return [(section, planned) for section, planned, _ in entries], complaints
 
@@ -88,9 +88,9 @@ def _mark_version(
     )
 
 
-def describe_dropped(present: Sequence[Result], shown: Sequence[Result]) -> str:
+def describe_dropped(present: Sequence[Result], newest: Sequence[Result]) -> str:
     """A sentence on results of equations or defaults that a method no longer has; nothing if there are none."""
-    keys = {result.trial.key for result in shown}
+    keys = {result.trial.key for result in newest}
     dropped = [result.trial.method for result in present if result.trial.key not in keys]
     names = ", ".join(dict.fromkeys(dropped))
     return f" Left out, as of older equations or defaults: {len(dropped)} results of {names}." if dropped else ""

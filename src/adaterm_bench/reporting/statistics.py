@@ -187,7 +187,7 @@ def a_a_check(
 def correct_by_holm(chances: ArrayLike) -> Values:
     """The chances (p-values) of a family of comparisons, raised as Holm does; what is NaN is in no family.
 
-    Comparisons whose raised chance is below 0.05 all hold at once, but for one family in twenty.
+    Comparisons whose raised chance is below 0.05 all hold at once, except in one family in twenty.
     """
     array = np.asarray(chances, dtype=np.float64)
     known = np.flatnonzero(~np.isnan(array))

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from adaterm.engines import reference
-from adaterm.engines.base import Block, Evidence
+from adaterm.engines.base import VERDICT, Block, Evidence
+from adaterm.engines.cpu.orders import GAUGE, LINE, MOVE, PIECE, SUM_UP, WEIGH, WHOLE, Context, Item, Question
 from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
 from adaterm.rules import kind_of
@@ -67,7 +68,7 @@ class Team:
 
 @lru_cache
 def find_team() -> Team | None:
-    """The team of torch's threads, or None where they cannot be had: the caller's thread then works alone."""
+    """The team of torch's threads, or None where there is none: the caller's thread then works alone."""
     names = ("GOMP_parallel", "omp_get_num_threads", "omp_get_thread_num", "sched_yield")
     try:
         run, *functions = (getattr(ctypes.CDLL(None), name) for name in names)
@@ -107,7 +108,7 @@ class CpuEngine:
         kind = kind_of(block.rule)
         kind = kind._replace(window=min(1, kind.window))  # its length is not compiled
         self.block = block
-        self._table = Table(block, loops.PIECE)
+        self._table = Table(block, PIECE)
         self._values = torch.frombuffer(self._table.values, dtype=torch.int64)
         dtypes = tuple(str(each[0].dtype).removeprefix("torch.") for each in (block.means, block.params, block.grads))
         rounds = block.options.stochastic_rounding and block.params[0].dtype == torch.bfloat16
@@ -120,13 +121,13 @@ class CpuEngine:
         self.statistics = buffer(3, count)
         self._sums = buffer(kind.sum_count, count, of=torch.float64)
         self._parts = buffer(sum(self._table.chunks), kind.sum_count, of=torch.float64)
-        self._counters = buffer(count * loops.LINE // 8, of=torch.int64)
+        self._counters = buffer(count * LINE // 8, of=torch.int64)
         self._rates = buffer(count, len(kind.rates._fields))
         self._scalars = buffer(count, len(kind.scalars._fields))
         self._numbers = buffer(len(kind.numbers._fields))
         self._grad_scale = torch.ones(1, dtype=torch.float64, device="cpu")
         self._scaled = False
-        self._verdict = buffer(5)
+        self._verdict = buffer(VERDICT)
         self._judge = loops.compile_judge(kind, dtypes[0]) if kind.window else None
         self._large = sum(self._table.sizes) >= _WORTH_THREADS
         self._contexts: dict[tuple[str, int], tuple[int, Any]] = {}
@@ -148,7 +149,7 @@ class CpuEngine:
         if self._judge is None or not history.is_cpu or {sizes.dtype, history.dtype} != {self._verdict.dtype}:
             return reference.judge(self.block, evidence)
         sums = sums.to(torch.float64)
-        question = _loops().Question(
+        question = Question(
             table=self._values.data_ptr(),
             tensors=sums.shape[1],
             sums=sums.data_ptr(),
@@ -191,11 +192,11 @@ class CpuEngine:
             team.run(self._worker.address, context, threads, 0)
 
     def _make_context(self, stage: str, threads: int) -> tuple[int, Any]:
-        """The address of what the threads are given, in the order of the loops' context, and what must live for it."""
+        """The address of what the threads are given, and what must live for it."""
         items = torch.tensor(_list_items(self._table, stage, threads), device="cpu")
         team = find_team() if threads > 1 else None
         who = (team.num_threads, team.thread_num, team.give_way) if team else (0, 0, 0)
-        given = _loops().Context(
+        given = Context(
             *who,
             tensors=len(self._table.sizes),
             table=self._values.data_ptr(),
@@ -203,35 +204,39 @@ class CpuEngine:
             items=items.data_ptr(),
             part_count=len(self._parts),
             parts=self._parts.data_ptr(),
-            **{name: getattr(self, f"_{name}").data_ptr() for name in ("counters", "rates", "scalars", "numbers")},
+            counters=self._counters.data_ptr(),
+            rates=self._rates.data_ptr(),
+            scalars=self._scalars.data_ptr(),
+            numbers=self._numbers.data_ptr(),
             statistics=self.statistics.data_ptr(),
-            **{name: getattr(self, f"_{name}").data_ptr() for name in ("grad_scale", "sums", "verdict")},
+            grad_scale=self._grad_scale.data_ptr(),
+            sums=self._sums.data_ptr(),
+            verdict=self._verdict.data_ptr(),
             window=self.block.rule.window,
         )
         context = torch.tensor(given, device="cpu")
         return context.data_ptr(), (context, items)
 
 
-def _list_items(table: Table, stage: str, threads: int) -> list[tuple[int, ...]]:
-    """What to do, in the columns of an item; none waits for a later one, so that any number of threads can do them."""
-    loops = _loops()
-    small: list[list[tuple[int, ...]]] = []  # of each tensor
-    shared: list[list[tuple[int, ...]]] = []
+def _list_items(table: Table, stage: str, threads: int) -> list[Item]:
+    """What to do; no item waits for a later one, so that any number of threads can do them."""
+    small: list[list[Item]] = []  # of each tensor
+    shared: list[list[Item]] = []
     loads = [0] * threads
-    kinds = {"step": (loops.GAUGE, loops.MOVE), "gauge": (loops.SUM_UP,), "finish": (loops.WEIGH, loops.MOVE)}[stage]
+    kinds = {"step": (GAUGE, MOVE), "gauge": (SUM_UP,), "finish": (WEIGH, MOVE)}[stage]
     for index in sorted(range(len(table.sizes)), key=lambda index: -table.sizes[index]):
         size, pieces = table.sizes[index], (sum(table.chunks[:index]), table.chunks[index])
         if size >= _SHARED and threads > 1:
-            cuts = [min(size, loops.PIECE * (pieces[1] * part // threads)) for part in range(threads + 1)]
+            cuts = [min(size, PIECE * (pieces[1] * part // threads)) for part in range(threads + 1)]
             shared.append([])
             for kind in kinds:
-                parts = enumerate([(0, size)] if kind == loops.WEIGH else pairwise(cuts))
-                shared[-1] += [(kind, index, *cut, *pieces, owner) for owner, cut in parts if cut[1] > cut[0]]
+                parts = enumerate([(0, size)] if kind == WEIGH else pairwise(cuts))
+                shared[-1] += [Item(kind, index, *cut, *pieces, owner) for owner, cut in parts if cut[1] > cut[0]]
         else:
             owner = loads.index(min(loads))
             loads[owner] += size
-            chosen = [loops.WHOLE] if stage == "step" else [kind for kind in kinds if size or kind != loops.MOVE]
-            small.append([(kind, index, 0, size, *pieces, owner) for kind in chosen])
+            chosen = [WHOLE] if stage == "step" else [kind for kind in kinds if size or kind != MOVE]
+            small.append([Item(kind, index, 0, size, *pieces, owner) for kind in chosen])
     tensors = small + shared
     if stage == "finish":
         tensors.reverse()  # what was gauged last is still in the cache

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable
 from functools import lru_cache
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -13,59 +13,30 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from adaterm import binding, equations, rounding
 from adaterm.binding import bind, stages_of
-from adaterm.engines import layout
-from adaterm.engines.cpu import intrinsics
+from adaterm.engines import base, layout
+from adaterm.engines.base import CLIP, EXCESS, LEVEL, TRUST, VERDICT, ZSCORE
+from adaterm.engines.cpu import intrinsics, orders
 from adaterm.engines.cpu.intrinsics import UNITS, call, cast, fetch_add, load, narrow, noisy, pointer, wide
+from adaterm.engines.cpu.orders import (
+    CONTEXT,
+    ITEM,
+    LINE,
+    MOVE,
+    PIECE,
+    QUESTION,
+    SUM_UP,
+    WEIGH,
+    WHOLE,
+    Context,
+    Item,
+    Question,
+)
 from adaterm.engines.fused import fingerprint
 from adaterm.equations import Batch, Pace, Size, Totals
 from adaterm.rules import RuleKind
 
-PIECE = 1 << 16  # elements whose sums are added up on their own, whoever does it
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
-_PATIENCE = 1000  # looks at a counter before other programs may run
-LINE = 64  # bytes from one tensor's counter to the next: what one thread writes must not slow another
-# What to do with the elements of an item: gauge and move a whole tensor, gauge or move a part of one, ...
-WHOLE, GAUGE, MOVE, SUM_UP, WEIGH = range(5)  # ... and, where sums are agreed in between, leave them or go on from them
-ITEM = 7  # columns of an item: kind, tensor, begin, end, the tensor's first piece, its pieces, and whose item it is
-
-
-class Context(NamedTuple):
-    """What the threads of a team are given: addresses, and numbers of things."""
-
-    num_threads: int
-    thread_num: int
-    give_way: int
-    tensors: int
-    table: int
-    item_count: int
-    items: int
-    part_count: int
-    parts: int
-    counters: int
-    rates: int
-    scalars: int
-    numbers: int
-    statistics: int
-    grad_scale: int
-    sums: int
-    verdict: int
-    window: int  # values of each tensor's window
-
-
-class Question(NamedTuple):
-    """What a judgement is given: addresses, the number of tensors, and whether the batch is to be remembered."""
-
-    table: int
-    tensors: int
-    sums: int
-    sizes: int
-    history: int
-    window: int
-    verdict: int
-    remember: int
-
-
-CONTEXT, QUESTION = len(Context._fields), len(Question._fields)
+_PATIENCE = 1000  # waits for a counter before other programs may run
 
 
 def _inline(function: Callable[..., Any]) -> Any:
@@ -221,7 +192,7 @@ def _make_weigh(weigh: Any, rule: RuleKind, zero: Any) -> Any:
     @_inline
     def weigh_and_note(sums, size, scalars, address, length, verdict, pace, numbers):
         window = carray(pointer(address, zero), (length,))
-        batch = Batch(np.float64(verdict[2]), np.float64(verdict[3]), np.float64(verdict[4]))
+        batch = Batch(np.float64(verdict[TRUST]), np.float64(verdict[CLIP]), np.float64(verdict[EXCESS]))
         rates, scalars, note, report = weigh(sums, size, scalars, window, batch, pace, numbers, flags)
         _push(window, note)
         return rates, scalars, note, report
@@ -249,7 +220,7 @@ def count_threads(team: Any, threads: int, counts: Any) -> None:
 
 # What differs between families of rules: the worker is compiled with theirs in place of these.
 gauge_elements = move_elements = weigh_tensor = summarize = judge = Numbers = Scalars = Rates = FLAGS = None
-_FINGERPRINT = fingerprint(equations, binding, rounding, layout, intrinsics)
+_FINGERPRINT = fingerprint(equations, binding, rounding, base, layout, intrinsics, orders)
 
 
 @lru_cache
@@ -263,7 +234,7 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
     variant = f"{_FINGERPRINT} {rule} {dtypes} {decay} {stochastic}"
     sum_count, number_count, scalar_count, rate_count = rule.sum_count, *(len(kind._fields) for kind in rule[4:])
     shrinkage = rule.rates._fields.index("shrinkage")
-    head, row_length = layout.SHARED_NUMBERS + number_count, layout.SHARED_COLUMNS + scalar_count
+    head, row_length = layout.measure_table(rule)
 
     def work(context):
         len(variant)  # makes it part of what Numba's cache looks at
@@ -281,7 +252,7 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
         narrowed = carray(pointer(given.numbers, zero), (number_count,))
         statistics = carray(pointer(given.statistics, zero), (3, count))
         sums = carray(pointer(given.sums, 0.0), (sum_count, count))
-        verdict = carray(pointer(given.verdict, zero), (5,))
+        verdict = carray(pointer(given.verdict, zero), (VERDICT,))
         scale = carray(pointer(given.grad_scale, 0.0), (1,))[0]
 
         lr, weight_decay = head_numbers[layout.LR], head_numbers[layout.WEIGHT_DECAY]
@@ -292,10 +263,10 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
         numbers = Numbers(*to_fixed_tuple(narrowed, number_count))
 
         for index in range(given.item_count):
-            if items[index, 6] % threads != thread:
+            item = Item(*to_fixed_tuple(items[index], ITEM))
+            if item.owner % threads != thread:
                 continue
-            kind, tensor, begin, end = items[index, 0], items[index, 1], items[index, 2], items[index, 3]
-            first, pieces = items[index, 4], items[index, 5]
+            kind, tensor, begin, end, first, pieces, _ = item
             row, done = rows[tensor], given.counters + LINE * tensor
             if kind != MOVE:
                 _load_scalars(row, all_scalars[tensor], zero)
@@ -330,10 +301,10 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
                     statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = report
                     fetch_add(done, 1)
             if kind in (WHOLE, MOVE):
-                looks = 0
+                waits = 0
                 while load(done) <= pieces:  # other threads have yet to gauge, or one is weighing
-                    looks += 1
-                    if looks > _PATIENCE and given.give_way != 0:
+                    waits += 1
+                    if waits > _PATIENCE and given.give_way != 0:
                         call(given.give_way)
                 rates = Rates(*to_fixed_tuple(all_rates[tensor], rate_count))
                 step = np.int64(_find_step(row)[0])
@@ -360,7 +331,7 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
 def compile_judge(rule: RuleKind, dtype: str) -> Any:
     """The function that judges a batch, for a kind of rule and the precision of its state."""
     zero, sum_count, number_count = UNITS[dtype], rule.sum_count, len(rule.numbers._fields)
-    head = layout.SHARED_NUMBERS + number_count
+    head, _ = layout.measure_table(rule)
     variant = f"{_FINGERPRINT} {rule} {dtype}"
 
     def judge_batch(question):
@@ -371,7 +342,7 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
         sums = carray(pointer(given.sums, 0.0), (sum_count, given.tensors))
         sizes = carray(pointer(given.sizes, zero), (given.tensors,))
         history = carray(pointer(given.history, zero), (4, given.window))
-        verdict = carray(pointer(given.verdict, zero), (5,))
+        verdict = carray(pointer(given.verdict, zero), (VERDICT,))
         totals = np.zeros(4)
         for tensor in range(given.tensors):
             size = Size(np.float64(sizes[tensor]), 0.0)
@@ -380,8 +351,8 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
                 totals[place] += parts[place]
         summed = Totals(*to_fixed_tuple(totals, 4))
         batch, report, notes = judge(summed, history[0], history[1], history[2], history[3], numbers, FLAGS)
-        verdict[0], verdict[1], verdict[2] = report
-        verdict[3], verdict[4] = batch.clip, batch.excess
+        verdict[LEVEL], verdict[ZSCORE], verdict[TRUST] = report
+        verdict[CLIP], verdict[EXCESS] = batch.clip, batch.excess
         if given.remember != 0:
             _push(history[0], notes.level)
             _push(history[1], notes.norm)

@@ -183,8 +183,8 @@ def compile_family(rule: RuleKind) -> tuple[Any, ...]:
     stages = [compile_function(stage, scope) for stage in (_gauge, _weigh, _move, _summarize, _judge)]
     counts = [len(kind._fields) for kind in (rule.numbers, rule.scalars, rule.rates)]
     places = rule.rates._fields.index("shrinkage"), triton.next_power_of_2(max(1, rule.window))
-    head, row = layout.SHARED_NUMBERS + counts[0], layout.SHARED_COLUMNS + counts[1]
-    return (*stages, rule.flags, rule.sum_count, rule.window, *counts, *places, head, row, fingerprint(equations))
+    table = layout.measure_table(rule)
+    return (*stages, rule.flags, rule.sum_count, rule.window, *counts, *places, *table, fingerprint(equations))
 
 
 EQUATIONS = _compile_equations()

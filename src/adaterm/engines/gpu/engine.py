@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from adaterm.engines import reference
-from adaterm.engines.base import Block, Evidence
+from adaterm.engines.base import VERDICT, Block, Evidence
 from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
 
@@ -104,7 +104,7 @@ class GpuEngine:
         self._counters = buffer(count, of=torch.int32)
         self._sums = buffer(case.sum_count, count)  # of this rank's parts
         self._agreed = self._sums
-        self._verdict = buffer(5)
+        self._verdict = buffer(VERDICT)
         self._evidence: Evidence | None = None
         self.statistics = buffer(3, count)
         self._captured = False

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from adaterm.engines import layout
+from adaterm.engines import base, layout
 from adaterm.engines.gpu.case import EQUATIONS, compile_function, describe_case
 from adaterm.rounding import noise
 
@@ -23,6 +23,7 @@ LR, WEIGHT_DECAY, SIGN = (tl.constexpr(getattr(layout, name)) for name in ("LR",
 PARAMETER, GRADIENT, MEAN, SCALE, STEP, WINDOW, SIZE, WHOLE_SIZE, TRIGAMMA, FIRST_CHUNK, STREAM = (
     tl.constexpr(column) for column in range(layout.SHARED_COLUMNS)
 )
+TRUST, CLIP, EXCESS, VERDICT = (tl.constexpr(getattr(base, name)) for name in ("TRUST", "CLIP", "EXCESS", "VERDICT"))
 FIRST_NUMBER, FIRST_SCALAR = tl.constexpr(layout.SHARED_NUMBERS), tl.constexpr(layout.SHARED_COLUMNS)
 
 direct, shift = EQUATIONS.direct, EQUATIONS.shift
@@ -224,7 +225,7 @@ def _weigh_tensor(sums, tensor, table, row, all_rates, statistics, verdict, tens
     if LENGTH > 0:
         memory = _find_tensor(row, WINDOW, CASE.state, False)
         window = _load_window(memory, CASE)
-        trust, clip, excess = tl.load(verdict + 2), tl.load(verdict + 3), tl.load(verdict + 4)
+        trust, clip, excess = tl.load(verdict + TRUST), tl.load(verdict + CLIP), tl.load(verdict + EXCESS)
         batch = (trust.to(tl.float64), clip.to(tl.float64), excess.to(tl.float64))
         rates, scalars, note, report = CASE.weigh(sums, size, scalars, window, batch, pace, numbers, FLAGS)
         _push(memory, window, note, CASE)
@@ -342,15 +343,15 @@ def judge(table, sums, sizes, history, verdict, tensors, found_inf, CASE: tl.con
         batch, report, notes = CASE.judge(summed, levels, norms, fars, counts, numbers, FLAGS)
         for line in tl.static_range(3):
             tl.store(verdict + line, report[line].to(CASE.state))
-        tl.store(verdict + 3, batch.clip.to(CASE.state))
-        tl.store(verdict + 4, batch.excess.to(CASE.state))
+        tl.store(verdict + CLIP, batch.clip.to(CASE.state))
+        tl.store(verdict + EXCESS, batch.excess.to(CASE.state))
         if CASE.remembers:
             _push(history, levels, notes.level, CASE)
             _push(history + CASE.window, norms, notes.norm, CASE)
             _push(history + 2 * CASE.window, fars, notes.far, CASE)
             _push(history + 3 * CASE.window, counts, notes.count, CASE)
     else:
-        for line in tl.static_range(5):
+        for line in tl.static_range(VERDICT):
             tl.store(verdict + line, tl.full((), float("nan"), CASE.state))
 
 

@@ -203,7 +203,7 @@ def rates(settings: Explanatory, rng: np.random.Generator) -> Data:
 
 
 def _increment(distance: Tensor, dof: Tensor, settings: Explanatory) -> Tensor:
-    """What a step adds to the dof, for a least dof of 1, but for the eps that keeps it from stopping."""
+    """What a step adds to the dof, for a least dof of 1, without the eps that keeps it from stopping."""
     following: Tensor = TORCH.weigh(distance, dof - 1.0, settings.beta, 0.0, 1.0)[3]
     return following - (dof - 1.0)
 

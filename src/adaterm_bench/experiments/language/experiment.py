@@ -135,10 +135,10 @@ class Language(Experiment):
     def check(self, results: Sequence[Result]) -> None:
         """The sources that are installed must be those of the results."""
         others = {result.outcome["data"] for result in results if result.trial.settings["limit"] == self.limit}
-        if others and others != {found := sources.load(limit=self.limit).fingerprint}:
+        if others and others != {installed := sources.load(limit=self.limit).fingerprint}:
             raise DataError(
-                f"The sources of torch {torch.__version__}, which is installed here, are other data ({found}) than the "
-                f"results in this directory are of ({', '.join(sorted(others))}): give another --out."
+                f"The sources of torch {torch.__version__}, which is installed here, are other data ({installed}) than "
+                f"the results in this directory are of ({', '.join(sorted(others))}): give another --out."
             )
 
     def run(self, trials: list[Trial], device: str, progress: Progress) -> list[dict[str, Any]]:
@@ -167,5 +167,5 @@ class Language(Experiment):
 
     def _choose_sizes(self, model: str) -> Sizes:
         chosen = {"width": self.width, "heads": self.heads, "layers": self.layers}
-        own = {name: value for name, value in chosen.items() if value is not None}
-        return MODELS[model]._replace(context=self.context, **own)
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return MODELS[model]._replace(context=self.context, **given)

@@ -141,5 +141,5 @@ def judge(losses: Tensor, notes: Tensor | None, course: Course, settled: int) ->
     """
     if course.second is None or course.weights is None:
         return judge_run(losses, notes, course.bad, settled)
-    found = judge_run(losses / course.weights, notes, course.second, settled)
-    return found | {"auroc": None, "auroc_loss": None, "steps_lost": None}
+    judgement = judge_run(losses / course.weights, notes, course.second, settled)
+    return judgement | {"auroc": None, "auroc_loss": None, "steps_lost": None}

@@ -190,8 +190,8 @@ class Best:
         """Keep the networks that are better now; nothing is read back from the device."""
         better = error < self.error  # which nothing that diverged is
         self.error, self.epoch = torch.where(better, error, self.error), torch.where(better, epoch, self.epoch)
-        for kept, parameter in zip(self.params, params, strict=True):
-            kept.copy_(torch.where(better.view(-1, *(1,) * (kept.dim() - 1)), parameter.detach(), kept))
+        for best, parameter in zip(self.params, params, strict=True):
+            best.copy_(torch.where(better.view(-1, *(1,) * (best.dim() - 1)), parameter.detach(), best))
 
     def state(self) -> list[Tensor]:
         """All that has to be kept to go on."""

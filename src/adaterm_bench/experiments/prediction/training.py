@@ -18,7 +18,7 @@ from adaterm_bench.models.gru import Advance, advance, make_memory, make_weights
 from adaterm_bench.models.networks import make_repeatable
 
 UNIT = 10  # steps between places where a segment may end: a GPU's graphs are of each length that there is
-MEAN = 30  # steps of a segment, but for the last of a trajectory
+MEAN = 30  # steps of a segment, except for the last of a trajectory
 ALPHA = 4.0  # how fast long segments become rare: like the length to the power of this, less one
 
 

@@ -37,7 +37,7 @@ Case = tuple[str, str]  # a task and a variant of the algorithm
 def section(results: list[Result]) -> Section:
     """Learning curves, returns next to the paper's, and its claims."""
     present = {_find_case(result) for result in results}
-    cases = [it for task in TASKS for variant in VARIANTS if (it := (task, variant)) in present]
+    cases = [(task, variant) for task in TASKS for variant in VARIANTS if (task, variant) in present]
     for case in cases:
         if len({canonical(result.trial.condition["choices"]) for result in results if _find_case(result) == case}) > 1:
             raise DataError(f"these results of {_name_case(case)} are of variants that differ: keep them apart")

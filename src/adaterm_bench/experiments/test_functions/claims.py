@@ -145,10 +145,10 @@ def _claim_found(errors: dict[str, Grid], varied: dict[str, Grid]) -> list[Claim
         grids = [each[function] for each in (errors, varied) if function in each]
         values = [grid.at(method, 0.0) for grid in grids if method in grid.values and grid.levels[:1] == [0.0]]
         if values:
-            found = [bootstrap_interval(value, mean, bootstrap=Bootstrap(against=MISSED)) for value in values]
+            intervals = [bootstrap_interval(value, mean, bootstrap=Bootstrap(against=MISSED)) for value in values]
             text = f"without noise, {method} {'misses' if missed else 'finds'} the minimum of {function}."
             wants: Literal["above", "below"] = "above" if missed else "below"
-            claims += _claim_twice(sentence, text, "mean error", found, bound=MISSED, wants=wants)
+            claims += _claim_twice(sentence, text, "mean error", intervals, bound=MISSED, wants=wants)
     return claims
 
 
@@ -187,9 +187,9 @@ def find_arrival(result: Result, name: str) -> float:
     return float(marks[int(np.argmax(near))]) if near.any() else np.inf
 
 
-def _claim_twice(sentence: Sentence, text: str, what: str, found: list[Interval], **options: Any) -> list[Claim]:
+def _claim_twice(sentence: Sentence, text: str, what: str, intervals: list[Interval], **options: Any) -> list[Claim]:
     """From the paper's start, of which there is one search and no interval; and, as ours, from starts near it."""
-    same, *moved = found
+    same, *moved = intervals
     note = options.pop("note", "")
     exact = same._replace(low=same.estimate, high=same.estimate, seeds=0, chance=nan)
     claim = make_claim(sentence, f"{text[:1].upper()}{text[1:]}", what, exact, **options)
