@@ -27,7 +27,7 @@ try:
     import numpy
     import optax
 
-    from adaterm.jax_primitives import JAX, hand_out, push, round_stochastically
+    from adaterm.jax_primitives import JAX, add_up_rest, hand_out, push, round_stochastically
 except ImportError as error:
     raise ImportError("adaterm.optax needs JAX and Optax: pip install 'adaterm[jax]'") from error
 
@@ -248,9 +248,7 @@ def _gauge(
     for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
         local = _name_scalars(rule, {name: values[place].astype(mean.dtype) for name, values in scalars.items()})
         sums.append(stages.gauge(gradient, mean, scale, local, numbers, rule.flags)[: rule.sum_count])
-        if sums[-1][0].ndim:
-            sums[-1] = (*jnp.sum(jnp.stack(sums[-1]), -1),)
-    return tuple(map(jnp.stack, zip(*sums, strict=True)))
+    return add_up_rest(sums)
 
 
 def _name_scalars(rule: Rule, scalars: dict[str, Any]) -> Any:
