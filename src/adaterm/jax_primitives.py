@@ -1,6 +1,6 @@
 """The equations over JAX: its primitives, what `bind` makes of them, and stochastic rounding."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from math import inf
 from types import FunctionType
 from typing import Any
@@ -34,15 +34,14 @@ def add_up_rest(sums: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     XLA too adds up a large tensor in two kernels, but the second one for each sum on its own, and has a kernel for each
     small tensor. Here tensors of one shape share them.
     """
-    alike: dict[Any, list[int]] = {}
+    groups, seen = defaultdict(list), Counter[Any]()
     for place, (first, *_) in enumerate(sums):
-        alike.setdefault((first.shape, first.dtype), []).append(place)
-    whole: dict[int, Any] = {}
-    for places in alike.values():
-        for start in range(0, len(places), _ADDING):
-            some = places[start : start + _ADDING]
-            rows = jnp.stack([jnp.stack(sums[place]) for place in some])
-            whole |= zip(some, jnp.sum(rows, tuple(range(2, rows.ndim))), strict=True)
+        groups[first.shape, first.dtype, seen[first.shape] // _ADDING].append(place)
+        seen[first.shape] += 1
+    whole = {}
+    for places in groups.values():
+        rows = jnp.stack([jnp.stack(sums[place]) for place in places])
+        whole |= zip(places, jnp.sum(rows, tuple(range(2, rows.ndim))), strict=True)
     return (*jnp.stack([whole[place] for place in range(len(sums))], -1),)
 
 
@@ -78,16 +77,15 @@ def hand_out(rates: Any, tensors: list[Any]) -> list[Any]:
     XLA moves all tensors of one size that share an array of rates in one kernel. That is fast for small ones. Many
     large ones would need more registers than there are, so that only a few of them share an array.
     """
-    rows, turns = [*jnp.stack(rates, -1)], Counter[int]()
-    blocks: dict[int, list[int]] = {}
+    rows, groups, seen = [*jnp.stack(rates, -1)], defaultdict(list), Counter[int]()
     for place, size in enumerate(tensor.size for tensor in tensors):
-        if size >= _LARGE:
-            blocks.setdefault(turns[size] // _MOVING, []).append(place)
-            turns[size] += 1
-    for places in [*blocks.values()][1:]:  # the first ones share with the small tensors
-        block = jax.lax.optimization_barrier(jnp.stack([rows[place] for place in places]))
-        for place, row in zip(places, block, strict=True):
-            rows[place] = row
+        groups[seen[size] // _MOVING if size >= _LARGE else 0].append(place)
+        seen[size] += 1
+    for number, places in groups.items():
+        if number:  # the first of all sizes have the array as it is
+            block = jax.lax.optimization_barrier(jnp.stack([rows[place] for place in places]))
+            for place, row in zip(places, block, strict=True):
+                rows[place] = row
     return rows
 
 
