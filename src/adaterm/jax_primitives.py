@@ -32,13 +32,14 @@ def add_up_rest(sums: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """All sums of all tensors, which `_add_up` began: a vector for each sum of a rule.
 
     XLA too adds up a large tensor in two kernels, but the second one for each sum on its own, and has a kernel for each
-    small tensor. Here tensors of one shape share them.
+    small tensor. Here tensors of one shape share them. With several devices they do not: XLA would lay them out alike.
     """
+    together = _ADDING if jax.device_count() == 1 else 1
     groups, seen = defaultdict(list), Counter[Any]()
     for place, (first, *_) in enumerate(sums):
-        groups[first.shape, first.dtype, seen[first.shape] // _ADDING].append(place)
+        groups[first.shape, first.dtype, seen[first.shape] // together].append(place)
         seen[first.shape] += 1
-    whole = {}
+    whole: dict[int, Any] = {}
     for places in groups.values():
         rows = jnp.stack([jnp.stack(sums[place]) for place in places])
         whole |= zip(places, jnp.sum(rows, tuple(range(2, rows.ndim))), strict=True)
