@@ -131,7 +131,7 @@ MISTAKES = {
     "sparse gradients": (step_sparse, RuntimeError, r"sparse_coo.*sparse=False.*SparseAdam"),
     "an optimizer made before its model": (
         step_before_materializing,
-        RuntimeError,
+        UserWarning,
         r"RobustAdamW has parameters on the meta device.*make the optimizer after model\.to_empty",
     ),
     "Adam's checkpoint": (

@@ -1,5 +1,6 @@
 """The equations over JAX: its primitives, what `bind` makes of them, and stochastic rounding."""
 
+from collections import Counter, defaultdict
 from math import inf
 from types import FunctionType
 from typing import Any
@@ -12,16 +13,37 @@ from adaterm.binding import bind
 from adaterm.rounding import noise
 
 _LONG = 32  # elements of a row, at least: so the sums over rows are small beside the tensor
-_LARGE, _SHARING = 2**14, 4  # the elements of a large tensor, and how many such tensors share an array
+_LARGE = 2**14  # elements of a large tensor
+_MOVING, _ADDING = 2, 8  # large tensors of a size that are moved together, and tensors that are added up together
 
 
 def _add_up(terms: Any) -> Any:
-    """The sum over a tensor or, if they are long, over each of its rows: the rest is added for all sums at once.
+    """The sum over each row of a tensor if rows are long, the terms of a short vector, and else the whole sum.
 
-    XLA too adds up a large tensor in two kernels, but the second one for each sum on its own.
+    What is left to add up is left to `add_up_rest`.
     """
+    if terms.ndim == 1 and terms.size < _LARGE:
+        return terms
     rows = terms.ndim > 1 and terms.size >= _LONG * terms.shape[0]
     return jnp.sum(terms, axis=tuple(range(1, terms.ndim)) if rows else None)
+
+
+def add_up_rest(sums: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """All sums of all tensors, which `_add_up` began: a vector for each sum of a rule.
+
+    XLA too adds up a large tensor in two kernels, but the second one for each sum on its own, and has a kernel for each
+    small tensor. Here tensors of one shape share them. With several devices they do not: XLA would lay them out alike.
+    """
+    together = _ADDING if jax.device_count() == 1 else 1
+    groups, seen = defaultdict(list), Counter[Any]()
+    for place, (first, *_) in enumerate(sums):
+        groups[first.shape, first.dtype, seen[first.shape] // together].append(place)
+        seen[first.shape] += 1
+    whole: dict[int, Any] = {}
+    for places in groups.values():
+        rows = jnp.stack([jnp.stack(sums[place]) for place in places])
+        whole |= zip(places, jnp.sum(rows, tuple(range(2, rows.ndim))), strict=True)
+    return (*jnp.stack([whole[place] for place in range(len(sums))], -1),)
 
 
 def _count_above(window: Any, bound: Any) -> Any:
@@ -46,6 +68,7 @@ JAX = bind(
     | {"sort": lambda window: jnp.sort(window, stable=False)}  # equal values are equal: no need of their places
     | {"at_least": jnp.maximum, "add_up": _add_up, "count_above": _count_above, "quantile": _quantile, "push": push}
     | {"newest": lambda window: window[..., 0]}
+    | {"ratio": lambda value, number: value * (1.0 / number)}  # one division for a tensor
     | {"count_newest_above": lambda window, bound: jnp.argmax(window <= jnp.expand_dims(bound, -1), -1)}
 )
 
@@ -53,15 +76,18 @@ JAX = bind(
 def hand_out(rates: Any, tensors: list[Any]) -> list[Any]:
     """The rates of each tensor.
 
-    XLA moves tensors of one shape that share an array of rates in one kernel. That is fast for small ones. Many large
-    ones would need more registers than there are, so that only a few of them share an array.
+    XLA moves all tensors of one size that share an array of rates in one kernel. That is fast for small ones. Many
+    large ones would need more registers than there are, so that only a few of them share an array.
     """
-    rows = [*map(jnp.stack, zip(*rates, strict=True))]
-    large = [place for place, tensor in enumerate(tensors) if tensor.size >= _LARGE]
-    for start in range(0, len(large), _SHARING):
-        places = large[start : start + _SHARING]
-        block = jax.lax.optimization_barrier(jnp.stack([rows[place] for place in places]))
-        rows = [block[places.index(place)] if place in places else row for place, row in enumerate(rows)]
+    rows, groups, seen = [*jnp.stack(rates, -1)], defaultdict(list), Counter[int]()
+    for place, size in enumerate(tensor.size for tensor in tensors):
+        groups[seen[size] // _MOVING if size >= _LARGE else 0].append(place)
+        seen[size] += 1
+    for number, places in groups.items():
+        if number:  # the first of all sizes have the array as it is
+            block = jax.lax.optimization_barrier(jnp.stack([rows[place] for place in places]))
+            for place, row in zip(places, block, strict=True):
+                rows[place] = row
     return rows
 
 

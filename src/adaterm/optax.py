@@ -16,7 +16,7 @@ from operator import index
 from typing import Any, NamedTuple
 
 from adaterm import rules
-from adaterm.binding import Stages, stages_of
+from adaterm.binding import stages_of
 from adaterm.checks import Basics, is_number, require_number
 from adaterm.equations import BatchStatistics, Notes, Pace, Size, Statistics, Totals
 from adaterm.rules import Rule, measure, name_scalars
@@ -27,7 +27,7 @@ try:
     import numpy
     import optax
 
-    from adaterm.jax_primitives import JAX, hand_out, push, round_stochastically
+    from adaterm.jax_primitives import JAX, add_up_rest, hand_out, push, round_stochastically
 except ImportError as error:
     raise ImportError("adaterm.optax needs JAX and Optax: pip install 'adaterm[jax]'") from error
 
@@ -51,6 +51,7 @@ _UNLIKE_PARAMS = (
     "the gradients are not a tree like the parameters that init was given. If a parameter has no gradient, give it "
     "zeros in place of None, or leave it out with optax.masked"
 )
+_MUST_KNOW = "init must know {}: call it outside of jit, or name this in the static_args of optax.inject_hyperparams"
 _UNKNOWN = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)
 
 
@@ -97,7 +98,7 @@ def scale_by_rule(
         >>> bool((updates["weight"] < 0).all())
         True
     """
-    basics = Basics() if basics is None else basics
+    basics = basics or Basics()
     decay = arrays.pop("weight_decay", basics.weight_decay)
     _check_arrays(basics, {"weight_decay": decay})
     _check_arrays(rule, arrays)
@@ -112,10 +113,7 @@ def scale_by_rule(
             return _begin(given, params)
         except _UNKNOWN:
             unknown = [name for name in arrays if not _can_begin(_with_arrays(rule, {name: arrays[name]}), params)]
-            raise TypeError(
-                f"init must know {', '.join(unknown)}: call it outside of jit, or name this in the static_args of "
-                "optax.inject_hyperparams"
-            ) from None
+            raise TypeError(_MUST_KNOW.format(", ".join(unknown))) from None
 
     def update(updates: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
         if decays and params is None:
@@ -136,9 +134,15 @@ def scale_by_rule(
         ]
         if rule.init_scale == "gradient":
             scales = jax.lax.cond(state.count == 0, _begin_scales, lambda kept, *_: kept, scales, gradients, numbers)
-        sums = _gauge(rule, stages, gradients, means, scales, state.scalars, numbers)
-        dtype = sums[0].dtype
-        sizes, batch, judged, history = _measure(rule, means, dtype), None, None, state.history
+        zeros = jnp.zeros_like(state.statistics.distance)
+        scalars = rule.Scalars(*(state.scalars.get(name, zeros) for name in rule.Scalars._fields))
+        begun = []
+        for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
+            own = rule.Scalars(*(values[place].astype(mean.dtype) for values in scalars))
+            begun.append(stages.gauge(gradient, mean, scale, own, numbers, flags)[: rule.sum_count])
+        sums = add_up_rest(begun)
+        sizes = Size(*numpy.array([measure(mean.size, rule.needs_trigamma) for mean in means], zeros.dtype).T)
+        batch, judged, history = None, None, state.history
         if rule.window:
             totals = Totals(*(jnp.sum(values) for values in stages.summarize(sums, sizes, flags)))
             batch, judged, notes = stages.judge(totals, *history, numbers, flags)
@@ -146,20 +150,19 @@ def scale_by_rule(
             history = push(history, jnp.stack(notes))
         count = optax.safe_increment(state.count)
         rate = learning_rate(state.count) if callable(learning_rate) else 1.0 if uphill else learning_rate
-        pace, scalars = Pace(rate, decay, count.astype(dtype)), _name_scalars(rule, state.scalars)
+        pace = Pace(rate, decay, count.astype(zeros.dtype))
         weighed = stages.weigh(sums, sizes, scalars, state.windows, batch, pace, numbers, flags)
         rates, scalars, note, statistics = weighed
-        rates, statistics = _spread_numbers(rates, sums[0]), _spread_numbers(statistics, sums[0])
-        rows = hand_out(rates, means)
+        rows = hand_out(_spread(rates, zeros), means)
         moved = []
         for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
-            local = rule.Rates(*(value.astype(mean.dtype) for value in rows[place]))
-            start = -local.shrinkage * parameters[place] if shrinks and chosen[place] else 0.0
-            moved.append(stages.move(gradient, mean, scale, start, local, numbers, flags))
+            own = rule.Rates(*rows[place].astype(mean.dtype))
+            start = -own.shrinkage * parameters[place] if shrinks and chosen[place] else 0.0
+            moved.append(stages.move(gradient, mean, scale, start, own, numbers, flags))
         mean, scale, steps = (tree.unflatten(column) for column in zip(*moved, strict=True))
-        kept = {name: getattr(scalars, name).astype(dtype) for name in state.scalars}
+        kept = {name: getattr(scalars, name).astype(zeros.dtype) for name in state.scalars}
         windows = push(state.windows, note) if rule.window else None
-        following = RuleState(count, mean, scale, kept, windows, history, statistics, judged)
+        following = RuleState(count, mean, scale, kept, windows, history, _spread(statistics, zeros), judged)
         return jax.tree.map(jnp.negative, steps) if uphill else steps, following
 
     return optax.with_extra_args_support(optax.GradientTransformation(init, update))
@@ -240,29 +243,7 @@ def _spread_mask(mask: Any, params: Any) -> Any:
     return jax.tree.map(lambda choice, below: jax.tree.map(lambda _: choice, below), chosen, params)
 
 
-def _gauge(
-    rule: Rule, stages: Stages, gradients: list[Any], means: list[Any], scales: list[Any], scalars: Any, numbers: Any
-) -> tuple[Any, ...]:
-    """The sums of all tensors: a vector for each sum of the rule."""
-    sums = []
-    for place, (gradient, mean, scale) in enumerate(zip(gradients, means, scales, strict=True)):
-        local = _name_scalars(rule, {name: values[place].astype(mean.dtype) for name, values in scalars.items()})
-        sums.append(stages.gauge(gradient, mean, scale, local, numbers, rule.flags)[: rule.sum_count])
-        if sums[-1][0].ndim:
-            sums[-1] = (*jnp.sum(jnp.stack(sums[-1]), -1),)
-    return tuple(map(jnp.stack, zip(*sums, strict=True)))
-
-
-def _name_scalars(rule: Rule, scalars: dict[str, Any]) -> Any:
-    return rule.Scalars(**{name: scalars.get(name, 0.0) for name in rule.Scalars._fields})
-
-
-def _measure(rule: Rule, tensors: list[Any], dtype: Any) -> Size:
-    sizes = [measure(tensor.size, rule.needs_trigamma) for tensor in tensors]
-    return Size(*(jnp.asarray(column, dtype) for column in zip(*sizes, strict=True)))
-
-
-def _spread_numbers(values: Any, like: Any) -> Any:
+def _spread(values: Any, like: Any) -> Any:
     """One number for each tensor, also where all have the same."""
     return type(values)(*(jnp.broadcast_to(jnp.asarray(value, like.dtype), like.shape) for value in values))
 
@@ -300,22 +281,22 @@ def round_updates() -> Any:
     return optax.with_extra_args_support(rounding)
 
 
-def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = (), **changes: Any) -> Callable[..., Any]:
+def _define(
+    name: str, template: Rule, summary: str, fixed: tuple[str, ...] = (), basics: Basics | None = None
+) -> Callable[..., Any]:
     """A function that makes an optimizer of a rule; options and defaults are those of the rule and the basics.
 
-    `fixed` are no options of it. A change is another default.
+    `fixed` are no options of it.
     """
+    basics = basics or Basics()
     of_rule = [field.name for field in fields(template) if field.name not in fixed]
-    of_basics = [field.name for field in fields(Basics) if field.name not in ("lr", "weight_decay", *fixed)]
-    rated = "learning_rate" not in fixed
-    defaults = {"learning_rate": Basics.lr, **{each: getattr(template, each) for each in of_rule}, "mask": None}
-    defaults |= {"weight_decay": Basics.weight_decay, **{each: getattr(Basics, each) for each in of_basics}} | changes
-    in_order = [*["learning_rate"][:rated], *of_rule[:2], "weight_decay"]
-    rest = [*of_rule[2:], *of_basics, "mask"]
-    signature = Signature(
-        [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD, default=defaults[each]) for each in in_order]
-        + [Parameter(each, Parameter.KEYWORD_ONLY, default=defaults[each]) for each in rest]
-    )
+    of_basics = [field.name for field in fields(Basics)[1:]]  # the first is the rate
+    values = {each: getattr(template, each) for each in of_rule} | {each: getattr(basics, each) for each in of_basics}
+    defaults = {"learning_rate": basics.lr, **values, "mask": None}
+    in_order, rated = ("learning_rate", *of_rule[:2], "weight_decay"), "learning_rate" not in fixed
+    kinds = {True: Parameter.POSITIONAL_OR_KEYWORD, False: Parameter.KEYWORD_ONLY}
+    offered = [each for each in dict.fromkeys((*in_order, *defaults)) if each not in fixed]
+    signature = Signature([Parameter(each, kinds[each in in_order], default=defaults[each]) for each in offered])
 
     def make(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -323,19 +304,19 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
         except TypeError as error:
             advice = "pass learning_rate" if rated else "scale the steps with optax.scale_by_learning_rate"
             raise TypeError(f"{name}: {error}" + f"; {advice}" * ("lr" in kwargs)) from None
-        dynamic = [each for each in (*of_rule, "weight_decay") if isinstance(options[each], jax.Array)]
-        arrays = {each: options.pop(each) for each in dynamic}
-        known = {each: options[each] for each in of_rule if each in options}
-        if "max_norm" in arrays:
-            known["max_norm"] = inf  # so that gradients are clipped
-        basics = Basics(**{each.name: options[each.name] for each in fields(Basics) if each.name in options})
         rate = options["learning_rate"] if rated else None
         if rated and not isinstance(rate, jax.core.Tracer) and not callable(rate):
-            require_number(
-                "learning_rate", _read(rate), 0.0, inf, "a non-negative number, alone or in an array, or a schedule"
-            )
-        steps = scale_by_rule(replace(template, **known), basics, options["mask"], rate, **arrays)
-        return optax.chain(steps, round_updates()) if basics.stochastic_rounding else steps
+            allowed = "a non-negative number, alone or in an array, or a schedule"
+            require_number("learning_rate", _read(rate), 0.0, inf, allowed)
+        arrays = {
+            each: options.pop(each) for each in (*of_rule, "weight_decay") if isinstance(options[each], jax.Array)
+        }
+        if "max_norm" in arrays:
+            options["max_norm"] = inf  # so that gradients are clipped
+        rule = replace(template, **{each: options[each] for each in of_rule if each in options})
+        chosen = Basics(**{each: options[each] for each in of_basics if each in options})
+        steps = scale_by_rule(rule, chosen, options["mask"], rate, **arrays)
+        return optax.chain(steps, round_updates()) if chosen.stochastic_rounding else steps
 
     make.__name__ = make.__qualname__ = name
     make.__doc__, make.__signature__ = summary, signature  # type: ignore[attr-defined]
@@ -343,15 +324,14 @@ def _define(name: str, template: Rule, summary: str, fixed: tuple[str, ...] = ()
 
 
 _STEPS = ("learning_rate", "stochastic_rounding")  # no options of steps that are scaled later
-_DECOUPLED = {"decoupled_weight_decay": True}
+_DECAY = "decoupled_weight_decay"
 adaterm = _define("adaterm", rules.ADATERM, "`adaterm.AdaTerm`, for JAX.")
 robust_adamw = _define(
     "robust_adamw",
     rules.ROBUST_ADAM,
     "`adaterm.RobustAdamW`, for JAX: AdamW that notices aberrant batches.",
-    (*_DECOUPLED,),
-    weight_decay=1e-2,
-    **_DECOUPLED,
+    (_DECAY,),
+    Basics(weight_decay=1e-2, decoupled_weight_decay=True),
 )
 t_adam = _define("t_adam", rules.T_ADAM, "`adaterm.TAdam`, for JAX.", ("belief", "beta_dof"))
 at_adam = _define("at_adam", rules.AT_ADAM, "`adaterm.AtAdam`, for JAX.", ("belief",))
@@ -364,6 +344,6 @@ scale_by_robust_adam = _define(
     "scale_by_robust_adam",
     rules.ROBUST_ADAM,
     "RobustAdamW's steps and decay for a learning rate of 1, uphill.",
-    (*_STEPS, *_DECOUPLED),
-    **_DECOUPLED,
+    (*_STEPS, _DECAY),
+    Basics(decoupled_weight_decay=True),
 )

@@ -26,6 +26,7 @@ from adaterm.options import (
     list_parameters,
     name_options,
     refuse_unknown_options,
+    warn_of_meta_parameters,
     warn_of_spent_generator,
     warn_of_unknown_keys,
 )
@@ -158,10 +159,7 @@ class RobustOptimizer(Optimizer):
             if any(parameter.grad is not None for parameter in group["params"])
         }
         if not plans and any(parameter.is_meta for parameter in params):
-            raise RuntimeError(
-                f"{type(self).__name__} has parameters on the meta device, which have no values and no gradients: make "
-                "the optimizer after model.to_empty(device=...), which gives the model new parameters"
-            )
+            warn_of_meta_parameters(type(self).__name__)
         rehearsal = False
         if not torch.compiler.is_compiling():
             if self._memory.only_rehearsed:

@@ -120,6 +120,14 @@ def warn_of_spent_generator(optimizer: str, group: dict[str, Any]) -> None:
             )
 
 
+def warn_of_meta_parameters(optimizer: str) -> None:
+    """Warn of parameters that have no values: torch's optimizers step over them, and so do ours."""
+    warn_user(
+        f"{optimizer} has parameters on the meta device, which have no values and no gradients, so nothing moves: make "
+        "the optimizer after model.to_empty(device=...), which gives the model new parameters"
+    )
+
+
 def warn_of_unknown_keys(optimizer: str, group: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Warn of keys of a parameter group that have no effect: another optimizer's options, or misspelt ones."""
     for key in group:

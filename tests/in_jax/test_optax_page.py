@@ -1,5 +1,6 @@
 """What the page of JAX shows, its example and its benchmark run as they stand there."""
 
+import importlib
 import json
 import os
 import re
@@ -49,6 +50,27 @@ def test_the_benchmark_runs_and_records_where_its_numbers_come_from(tmp_path):
     shown = run("benchmarks/jax_step_time.py", *options, "--limit", "inf", "--out", str(tmp_path))
     assert "robust_adamw(max_norm=1.0)" in shown
     record = json.loads((tmp_path / "cpu.json").read_text())
-    assert {"cases", "command", "versions", "device", "commit", "date"} <= set(record)
+    assert {"cases", "left out", "command", "versions", "device", "commit", "date"} <= set(record)
     case = record["cases"]["mlp"]
     assert {"times", "ratios", "memory", "memory ratios", "elements", "tensors"} <= set(case)
+    assert set(case["ratios"]) == {"clip_by_global_norm + adamw", "robust_adamw(max_norm=1.0)"}
+
+
+def test_the_benchmark_ends_in_time_and_says_what_it_left_out(tmp_path):
+    options = ("--shapes", "mlp", "resnet18", "--dtypes", "float32", "--limit", "0", "--out", str(tmp_path))
+    assert "resnet18 is left out: raise --limit" in run("benchmarks/jax_step_time.py", *options)
+    record = json.loads((tmp_path / "cpu.json").read_text())
+    assert (record["cases"], record["left out"]) == ({}, ["mlp", "resnet18"])
+
+
+def test_the_page_has_the_numbers_that_were_measured(monkeypatch):
+    """Its table is what the command makes of the stored file, and another file makes another table."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    jax_table = importlib.import_module("jax_table")
+    page, record = jax_table.PAGE.read_text(), jax_table.read_record()
+    assert jax_table.fill_page(page, record) == page
+    parts = ("times", "ratios", "memory ratios")
+    case = {"tensors": 2, "elements": 3_000_000} | {part: {jax_table.BASE: 0.5, "adaterm": 1.25} for part in parts}
+    filled = jax_table.fill_page(page, {"device": "GPU", "cases": {"resnet18": case}})
+    assert "| resnet18 | 2 | 3 M | 0.500 ms | 1.25; 1.250 |" in filled
+    assert jax_table.fill_page(filled, record) == page

@@ -103,6 +103,19 @@ def test_torch_and_jax_take_the_same_steps(rule, precision):
     compare(rule, 30, precision)
 
 
+@pytest.mark.parametrize("rule", ["AdaTerm", "RobustAdamW"])
+@pytest.mark.parametrize("most", [1, 2, 8])
+def test_tensors_that_are_added_up_together_have_their_own_sums(rule, most, monkeypatch):
+    """As on a single device, where those of one shape share a kernel: whole groups of them, and what is left."""
+    shapes = [(3,), (5,), (3,), (2, 40), (3,), (2, 40), (5,), ()]
+    gradients, start = draw_gradients(shapes, 15), [jnp.ones(shape) for shape in shapes]
+    wanted = follow(make(rule), start, gradients)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    monkeypatch.setattr("adaterm.jax_primitives._ADDING", most)
+    for found, one in zip(jax.tree.leaves(follow(make(rule), start, gradients)), jax.tree.leaves(wanted), strict=True):
+        numpy.testing.assert_allclose(found, one, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("rule", ["AdaTerm", "At-Adam", "AdaBelief", *JUDGING[-4:-2]])
 def test_gradients_that_are_not_finite_are_excluded_as_in_torch(rule, precision):
     """In one element of one tensor, and in all tensors."""

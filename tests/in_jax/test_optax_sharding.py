@@ -7,8 +7,8 @@ import pytest
 from optimizers import draw_gradients, get_rule_state, jax, jnp, make, step
 
 MESHES = {"1-D": ((4,), ("x",)), "2-D": ((2, 2), ("x", "y"))}
-LAYOUTS = {"1-D": [("x",), ("x",), ()], "2-D": [("x", "y"), (("x", "y"),), (None, "y")]}
-SHAPES = [(8, 4), (16,), (3, 4)]
+LAYOUTS = {"1-D": [("x",), ("x",), (), ()], "2-D": [("x", "y"), (("x", "y"),), (None, "y"), ("x",)]}
+SHAPES = [(8, 4), (16,), (3, 4), (16,)]  # two of one shape, laid out differently
 STEPS = 25
 RULES = ["AdaTerm + decoupled decay", "Gradient init + AdaTerm2", "At-Adam", "RobustAdamW, usual norm"]
 
@@ -39,7 +39,7 @@ def test_shared_parameters_take_the_steps_of_one_device(rule, mesh):
 def test_devices_exchange_sums_and_nothing_as_large_as_a_parameter():
     devices = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     layout = jax.NamedSharding(devices, jax.P("x"))
-    params = jax.device_put([jnp.ones((64, 64)), jnp.ones(4096)], layout)
+    params = jax.device_put([jnp.ones((64, 64)), jnp.ones(4096), jnp.ones(4096)], layout)
     optimizer = make("RobustAdamW")
     compiled = jax.jit(lambda *given: step(optimizer, *given)).lower(params, optimizer.init(params), params).compile()
     program = compiled.as_text()
