@@ -109,7 +109,7 @@ MISTAKES = {
     "a generator used twice": (
         lambda: RobustAdamW(spent()),
         ValueError,
-        r"used before\. Call model\.parameters\(\) anew",
+        r"used before\. Call model\.parameters\(\) again",
     ),
     "a spent generator in a group": (
         lambda: RobustAdamW([{"params": spent()}]),
