@@ -108,7 +108,7 @@ class RuleStepper:
         self.fresh = rule.init_scale == "gradient"
         trials = len(params[0])
         self.windows = [params[0].new_full((trials, rule.window), inf) for _ in params if rule.window]
-        self.history = params[0].new_full((2, trials, rule.window), inf)  # levels and norms
+        self.history = params[0].new_full((4, trials, rule.window), inf)  # of Notes
 
     @torch.no_grad()
     def step(self) -> None:

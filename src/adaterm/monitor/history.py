@@ -109,5 +109,7 @@ def _judge(levels: Tensor, window: int) -> BatchStatistics:
     rule, one = RobustAdamRule(), torch.ones_like(levels)
     known = torch.where(levels.isnan(), 0.0, one)
     totals = Totals(levels.nan_to_num(), known, 0.0 * one, one)
-    statistics: BatchStatistics = TORCH.robust_adam_judge(totals, windows, windows, rule.numbers, rule.flags)[1]
+    nothing = torch.full_like(windows, inf)  # is known of a minority
+    history = windows, windows, nothing, nothing
+    statistics: BatchStatistics = TORCH.robust_adam_judge(totals, *history, rule.numbers, rule.flags)[1]
     return statistics

@@ -42,6 +42,7 @@ _NUMBERS = bind(
         "count_above": _count_above,
         "sort": sorted,
         "quantile": _quantile,
+        "newest": lambda window: window[0],
         "count_newest_above": lambda window, bound: next((n for n, value in enumerate(window) if value <= bound), 0),
     }
 )
@@ -88,7 +89,8 @@ class Meter:
         notes = [math.log(distance) for distance in values[0][:-2] if 0.0 < distance < inf]
         trusts = [trust for trust in values[1][:-2] if trust == trust]
         totals, window = Totals(sum(notes), float(len(notes)), 0.0, 1.0), list(self._levels)
-        _, report, remembered = _NUMBERS.robust_adam_judge(totals, window, window, _RULE.numbers, _RULE.flags)
+        history = window, window, [inf], [inf]  # of a minority nothing is known
+        _, report, remembered = _NUMBERS.robust_adam_judge(totals, *history, _RULE.numbers, _RULE.flags)
         self._levels.appendleft(remembered.level)
         self._excluded.append(report.trust < 0.5 or not notes)
         return report.level, report.zscore, sum(trusts) / len(trusts)
