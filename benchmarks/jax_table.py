@@ -25,8 +25,8 @@ def make_table(cases: dict[str, Any]) -> str:
             f"{case['ratios'][name]:.2f}; {case['memory ratios'][name]:.3f}" if name in case["ratios"] else ""
             for name in names
         ]
-        count, size = f"{case['tensors']}", f"{case['elements'] / 1e6:,.3g} M".replace("e+03", ",000")
-        lines.append([title, count, size, f"{case['times'][BASE]:.3f} ms", *found])
+        size = f"{case['elements'] / 1e6:,.1f} M"
+        lines.append([title, f"{case['tensors']}", size, f"{case['times'][BASE]:.3f} ms", *found])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
