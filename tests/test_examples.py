@@ -137,6 +137,22 @@ def test_robust_adamws_page_has_what_was_tried():
         assert row == " | ".join(cells), name
 
 
+def test_robust_adamws_page_has_final_runs_before_and_after_its_last_change():
+    page, results = (ROOT / "docs/robust_adamw.md").read_text(), Store(ROOT / "results/arena").results("language")
+    chosen = [result for result in results if result.trial.method == "RobustAdamW"]
+    now = [id(result) for result in keep_newest_equations(chosen)]
+    for name in ("before", "now"):
+        rows = [result for result in chosen if (id(result) in now) == (name == "now")]
+        cells = []
+        for noise in ("clean", "targets 20 %", "targets 30 %", "targets 40 %", "bursts 10 %", "trap"):
+            wanted = {"noise": noise, "lr": 3e-3, "model": "bytes"}.items()
+            runs = [r for r in rows if wanted <= r.trial.condition.items() and not is_tuning(r.trial.seed)]
+            assert sorted(run.trial.seed for run in runs) == [0, 1, 2]
+            kinds = ("loss", "second_loss") if noise == "trap" else ("loss",)
+            cells.append(" / ".join(f"{sum(run.outcome[kind] for run in runs) / 3:.3f}" for kind in kinds))
+        assert f"<!-- changed.{name} -->{' | '.join(cells)}<!-- -->" in page
+
+
 def test_robust_adamws_page_has_its_step_times():
     page, rivals = (ROOT / "docs/robust_adamw.md").read_text(), load("step_time/cuda.json")["rivals"]
     for shape in ("mlp", "resnet18", "vit", "gpt2", "llama", "one", "gpt2, bf16", "llama, bf16"):
