@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import adaterm
-from adaterm.equations import LEAST_SPREAD, NEARLY
+from adaterm.equations import LEAST_SPREAD
 from adaterm_bench.core.provenance import describe_run
 
 try:
@@ -73,7 +73,7 @@ METHODS = {
     ADAMW: Method(torch.optim.AdamW, 1e-2, clip=1.0),
     ADATERM: Method(adaterm.AdaTerm, 1e-2),
     ROBUST: Method(adaterm.RobustAdamW, 3e-2),
-    CLIPPED: Method(partial(adaterm.RobustAdamW, max_norm=1.0), 1e-2),
+    CLIPPED: Method(partial(adaterm.RobustAdamW, max_norm=1.0), 3e-2),
 }
 COLOURS = {ADAMW: "#D55E00", ADATERM: "#CC79A7", ROBUST: "#56B4E9", CLIPPED: "#0072B2"}
 GOOD, BAD = "#999999", "#D55E00"
@@ -207,17 +207,14 @@ def print_table(table: dict[str, dict[str, Any]], seeds: int, share: float) -> N
 
 
 def find_bounds(levels: list[float]) -> list[float]:
-    """The level at which a batch lost half its trust, with the optimizer's defaults; NaN while nothing is usual."""
+    """The level at which a batch loses half its trust, with the optimizer's defaults; NaN while nothing is usual."""
     defaults = adaterm.RobustAdamW([torch.zeros(1, requires_grad=True)]).defaults
-    window, threshold, minority = (defaults[name] for name in ("window", "threshold", "minority"))
+    window, threshold = defaults["window"], defaults["threshold"]
     bounds = [math.nan] * len(levels)
     for step in range(11, len(levels)):  # the first batch has no level
         last = levels[max(1, step - window) : step]
         low, *_, usual = quantiles(last, n=1000, method="inclusive")[158:500]
-        spread = max(LEAST_SPREAD, usual - low)
-        near = sum(level > usual + NEARLY * threshold * spread for level in last)
-        widened = (max(last) - usual) / spread + 1.0 if near >= minority * len(last) else 0.0
-        bounds[step] = usual + max(threshold, widened) * spread
+        bounds[step] = usual + threshold * max(LEAST_SPREAD, usual - low)
     return bounds
 
 
