@@ -329,3 +329,22 @@ def test_a_step_works_on_gradients_that_were_swapped_for_others(name):
     before = params[0].detach().clone()
     optimizer.step()
     assert not torch.equal(before, params[0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_an_older_version_noted_of_batches_is_not_read(engine):
+    """It had two rows: the windows begin empty, and the averages go on."""
+    params = parameters()
+    optimizer = adaterm.RobustAdamW(params, **ENGINES[engine])
+    for step in range(3):
+        give_gradients(params, step)
+        optimizer.step()
+    saved = optimizer.state_dict()
+    (holder,) = (entry for entry in saved["state"].values() if "batches" in entry)
+    holder["batches"] = holder["batches"][:2]
+    loaded = adaterm.RobustAdamW(params, **ENGINES[engine])
+    loaded.load_state_dict(saved)
+    give_gradients(params, 3)
+    loaded.step()
+    (batches,) = (entry["batches"] for entry in loaded.state.values() if "batches" in entry)
+    assert (batches < inf).sum(1).tolist() == [1, 0, 0, 0]

@@ -212,7 +212,7 @@ def keep_history(state: Mapping[Tensor, dict[str, Tensor]], params: list[Tensor]
     previous = next((entry for entry in state.values() if HISTORY in entry), keeper)
     history = previous.pop(HISTORY, None)
     like = keeper[WINDOW]
-    if history is None:
+    if history is None or len(history) != len(Notes._fields):  # there is none, or it is of an older version
         history = like.new_full((len(Notes._fields), window), inf)
     elif history.shape[-1] != window:
         history = _resize(history, window)
