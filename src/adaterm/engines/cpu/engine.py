@@ -112,7 +112,8 @@ class CpuEngine:
         dtypes = tuple(str(each[0].dtype).removeprefix("torch.") for each in (block.means, block.params, block.grads))
         rounds = block.options.stochastic_rounding and block.params[0].dtype == torch.bfloat16
         decay = (block.options.adds_decay, block.options.shrinks)
-        self._worker = loops.compile_worker(kind, dtypes, decay, rounds)
+        self._stages = loops.compile_stages(kind, dtypes, decay, rounds)
+        self._worker = loops.compile_worker()
 
         def buffer(*shape: int, of: torch.dtype = dtype) -> Tensor:
             return torch.zeros(shape, dtype=of, device="cpu")
@@ -123,6 +124,7 @@ class CpuEngine:
         self._counters = buffer(count * loops.LINE // 8, of=torch.int64)
         self._rates = buffer(count, len(kind.rates._fields))
         self._scalars = buffer(count, len(kind.scalars._fields))
+        self._exact_scalars = self._scalars.double()
         self._numbers = buffer(len(kind.numbers._fields))
         self._grad_scale = torch.ones(1, dtype=torch.float64, device="cpu")
         self._scaled = False
@@ -195,17 +197,18 @@ class CpuEngine:
         items = torch.tensor(_list_items(self._table, stage, threads), device="cpu")
         team = find_team() if threads > 1 else None
         who = (team.num_threads, team.thread_num, team.give_way) if team else (0, 0, 0)
+        owned = ("counters", "rates", "scalars", "exact_scalars", "numbers", "grad_scale", "sums", "verdict")
         given = _loops().Context(
             *who,
+            *self._stages,
             tensors=len(self._table.sizes),
             table=self._values.data_ptr(),
             item_count=len(items),
             items=items.data_ptr(),
-            part_count=len(self._parts),
+            sum_count=len(self._sums),
             parts=self._parts.data_ptr(),
-            **{name: getattr(self, f"_{name}").data_ptr() for name in ("counters", "rates", "scalars", "numbers")},
             statistics=self.statistics.data_ptr(),
-            **{name: getattr(self, f"_{name}").data_ptr() for name in ("grad_scale", "sums", "verdict")},
+            **{name: getattr(self, f"_{name}").data_ptr() for name in owned},
             window=self.block.rule.window,
         )
         context = torch.tensor(given, device="cpu")
