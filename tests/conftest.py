@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 
@@ -20,6 +21,17 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: make test-all runs it"))
+
+
+def pytest_collection_finish():
+    """Let the garbage collector look at what tests leave, not at all that was imported: compilers make much of both."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
