@@ -4,6 +4,7 @@ import signal
 
 import pytest
 import torch
+from interpreter import patch_once
 
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels then run on a CPU
 os.environ["OMP_NUM_THREADS"] = "1"  # in the processes that tests start; in this one as below
@@ -37,7 +38,10 @@ def pytest_sessionfinish():
 @pytest.fixture(autouse=True)
 def _kernels_of_the_device(request, monkeypatch):
     """On a CPU the fused engine is the CPU's, but for the tests of the GPU's kernels, which run in the interpreter."""
-    monkeypatch.setattr("adaterm.engines.gpu.engine.interpreted", request.module.__name__ == "test_gpu")
+    interpreted = request.module.__name__ == "test_gpu"
+    monkeypatch.setattr("adaterm.engines.gpu.engine.interpreted", interpreted)
+    if interpreted:
+        patch_once()
 
 
 @pytest.fixture(scope="session")

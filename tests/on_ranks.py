@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from catalogue import ENGINE_TOLERANCE, ENGINES, JUDGING, assert_close, give_gradients, make, parameters, train
+from interpreter import patch_once
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
@@ -298,6 +299,7 @@ def step_in_the_interpreter():
     from adaterm.engines.gpu import engine as gpu
 
     gpu.interpreted = True
+    patch_once()
     try:
         follow("fsdp", "fused", ["AdaTerm", "At-Adam", "RobustAdamW, usual norm"], torch.float64, steps=4)
     finally:
