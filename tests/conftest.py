@@ -13,6 +13,27 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's back
 torch.set_num_threads(1)  # the tensors are small, and threads would only wait for each other
 
 
+TOGETHER = {
+    "tests/test_sharded.py": "ranks",
+    "tests/test_robust_adamw.py::test_ranks_follow_one_process": "ranks",
+    "tests/test_monitor.py::test_two_ranks_have_the_whole_picture": "ranks",
+    "tests/test_site.py": "site",
+}
+"""Tests that one worker does, by how their names begin: what they share is made once."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Groups by name: since pytest 9.2 the marks of pytest-xdist 3.8 have no effect. The largest comes first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
+
+    return Scheduling(config, log)
+
+
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="also run the tests that are marked slow")
 

@@ -1,7 +1,7 @@
 """Real processes for distributed tests, over gloo on loopback; started once, because importing torch takes seconds.
 
-They are copies of one that has imported what takes longest. Tests that use them belong to one group of xdist's, so that
-only one of its workers starts them: `pytest.mark.xdist_group("ranks")`.
+They are copies of one that has imported what takes longest. Tests that use them belong into conftest's `TOGETHER`, so
+that only one worker starts them.
 """
 
 import os

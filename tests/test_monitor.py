@@ -441,7 +441,6 @@ def test_warnings_come_once_and_say_what_to_do():
     assert "0.bias was never trusted" in layer
 
 
-@pytest.mark.xdist_group("ranks")
 def test_two_ranks_have_the_whole_picture(ranks):
     for rule in ("AdaTerm", "RobustAdamW, soon judging"):
         ranks.run(2, monitor_shards, rule)

@@ -748,7 +748,6 @@ def step_on_ranks(layout, engine, steps=26):
     ("world", "layout", "engine"),
     [(2, "fsdp", "reference"), (4, "fsdp and tensor parallel", "foreach"), (2, "with plain tensors", "fused")],
 )
-@pytest.mark.xdist_group("ranks")
 def test_ranks_follow_one_process(ranks, world, layout, engine):
     ranks.run(world, step_on_ranks, layout, engine)
 

@@ -31,7 +31,6 @@ from on_ranks import (
 
 import adaterm
 
-pytestmark = pytest.mark.xdist_group("ranks")  # which are started once, and find what they compiled
 either = pytest.mark.parametrize("rule", ["AdaTerm (gradient init)", "RobustAdamW, usual norm"])
 FEW = ["AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief", "AdaTerm + L2 decay", "AdaTerm (gradient init)"]
 """Rules that between them go through every stage; the fused engines compile each."""
