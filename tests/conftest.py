@@ -24,13 +24,17 @@ TOGETHER = {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Groups by name: since pytest 9.2 the marks of pytest-xdist 3.8 have no effect. The largest comes first."""
+    """Groups by name: since pytest 9.2 the marks of pytest-xdist 3.8 have no effect.
+
+    They keep their place: what is compiled by then need not be compiled on every rank.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
 
+    config.option.loadscopereorder = False
     return Scheduling(config, log)
 
 
