@@ -1,14 +1,41 @@
+import gc
 import os
 import signal
 
 import pytest
 import torch
+from interpreter import patch_once
 
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels then run on a CPU
 os.environ["OMP_NUM_THREADS"] = "1"  # in the processes that tests start; in this one as below
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs, and all they start, ignore
 torch.set_num_threads(1)  # the tensors are small, and threads would only wait for each other
+
+
+TOGETHER = {
+    "tests/test_sharded.py": "ranks",
+    "tests/test_robust_adamw.py::test_ranks_follow_one_process": "ranks",
+    "tests/test_monitor.py::test_two_ranks_have_the_whole_picture": "ranks",
+    "tests/test_site.py": "site",
+}
+"""Tests that one worker does, by how their names begin: what they share is made once."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Groups by name: since pytest 9.2 the marks of pytest-xdist 3.8 have no effect.
+
+    They keep their place: what is compiled by then need not be compiled on every rank.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 def pytest_addoption(parser):
@@ -22,10 +49,24 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.skip(reason="slow: make test-all runs it"))
 
 
+def pytest_collection_finish():
+    """Let the garbage collector look at what tests leave, not at all that was imported: compilers make much of both."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _kernels_of_the_device(request, monkeypatch):
     """On a CPU the fused engine is the CPU's, but for the tests of the GPU's kernels, which run in the interpreter."""
-    monkeypatch.setattr("adaterm.engines.gpu.engine.interpreted", request.module.__name__ == "test_gpu")
+    interpreted = request.module.__name__ == "test_gpu"
+    monkeypatch.setattr("adaterm.engines.gpu.engine.interpreted", interpreted)
+    if interpreted:
+        patch_once()
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,25 @@
-"""Real processes for distributed tests, over gloo on loopback; started once, because importing torch takes seconds."""
+"""Real processes for distributed tests, over gloo on loopback; started once, because importing torch takes seconds.
+
+They are copies of one that has imported what takes longest. Tests that use them belong into conftest's `TOGETHER`, so
+that only one worker starts them.
+"""
 
 import os
 import sys
 import tempfile
 import traceback
 from datetime import timedelta
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 
+HEAVY = [
+    "torch",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.nn.parallel",
+    "adaterm.engines.cpu.engine",
+]
 PATIENCE = 300  # seconds; the first fused step of a rule compiles, on every rank
 
 
@@ -15,7 +27,10 @@ class Ranks:
     """Processes that together run a function, as the ranks of a new process group every time."""
 
     def __init__(self, size):
-        context = get_context("spawn")
+        forks = "forkserver" in get_all_start_methods()
+        context = get_context("forkserver" if forks else "spawn")
+        if forks:
+            context.set_forkserver_preload(HEAVY)
         self.pipes, self.processes = [], []
         for _ in range(size):
             mine, its = context.Pipe()
@@ -43,6 +58,7 @@ class Ranks:
     def stop(self):
         for process in self.processes:
             process.kill()
+            process.join()
 
 
 def _serve(pipe):

@@ -157,6 +157,7 @@ def test_a_sparse_gradient_is_refused_also_later():
 @pytest.mark.parametrize("engine", ENGINES)
 @either
 def test_gradients_are_not_kept_alive(name, engine):
+    gc.freeze()  # collecting is then a matter of what follows, and quick
     params = parameters()
     optimizer = getattr(adaterm, name)(params, **ENGINES[engine])
     for step in range(3):

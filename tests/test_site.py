@@ -196,11 +196,9 @@ def list_pages(site):
 
 
 slow = pytest.mark.slow
-together = pytest.mark.xdist_group("site")
 
 
 @slow
-@together
 def test_every_internal_link_leads_somewhere(site):
     pages = {str(path.relative_to(site)): Links(path.read_text()) for path in site.rglob("*.html")}
     broken = []
@@ -220,7 +218,6 @@ def test_every_internal_link_leads_somewhere(site):
 
 
 @slow
-@together
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "dark"), (DESK, "light")])
 def test_pages_fit_and_ask_no_other_host(site, address, browser, size, scheme):
     """On a phone and a desk, dark and light: no page is wider than the window, and none complains."""
@@ -237,7 +234,6 @@ def test_pages_fit_and_ask_no_other_host(site, address, browser, size, scheme):
 
 
 @slow
-@together
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_both_schemes(address, browser, scheme):
     """The page follows the system, and text, links and the figure's axes stand out from the ground."""
@@ -268,7 +264,6 @@ def test_text_can_be_read_in_both_schemes(address, browser, scheme):
 
 
 @slow
-@together
 def test_the_scheme_can_be_switched(address, browser):
     browser.shape(DESK, "light")
     browser.open(address + "index.html")
@@ -281,7 +276,6 @@ def test_the_scheme_can_be_switched(address, browser):
 
 
 @slow
-@together
 @pytest.mark.parametrize("served", [True, False])
 def test_search_finds_an_option(site, address, browser, served):
     """By a server and, without one, from the disk."""
@@ -321,7 +315,6 @@ READ_SEARCH = """
 
 
 @slow
-@together
 def test_the_figure_computes_what_the_equations_do(address, browser):
     """Sliders move it, for both rules."""
     browser.shape(DESK)
@@ -355,7 +348,6 @@ def take_step(dof, distance):
 
 
 @slow
-@together
 def test_claims_of_the_report_fold_and_can_be_filtered(address, browser):
     """Without a script: a button opens the groups that have such claims, and shows no others."""
     browser.shape(DESK)

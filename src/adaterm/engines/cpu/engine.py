@@ -113,7 +113,8 @@ class CpuEngine:
         dtypes = tuple(str(each[0].dtype).removeprefix("torch.") for each in (block.means, block.params, block.grads))
         rounds = block.options.stochastic_rounding and block.params[0].dtype == torch.bfloat16
         decay = (block.options.adds_decay, block.options.shrinks)
-        self._worker = loops.compile_worker(kind, dtypes, decay, rounds)
+        self._stages = loops.compile_stages(kind, dtypes, decay, rounds)
+        self._worker = loops.compile_worker()
 
         def buffer(*shape: int, of: torch.dtype = dtype) -> Tensor:
             return torch.zeros(shape, dtype=of, device="cpu")
@@ -124,6 +125,7 @@ class CpuEngine:
         self._counters = buffer(count * LINE // 8, of=torch.int64)
         self._rates = buffer(count, len(kind.rates._fields))
         self._scalars = buffer(count, len(kind.scalars._fields))
+        self._exact_scalars = self._scalars.double()
         self._numbers = buffer(len(kind.numbers._fields))
         self._grad_scale = torch.ones(1, dtype=torch.float64, device="cpu")
         self._scaled = False
@@ -198,15 +200,19 @@ class CpuEngine:
         who = (team.num_threads, team.thread_num, team.give_way) if team else (0, 0, 0)
         given = Context(
             *who,
+            gauge=self._stages.gauge,
+            weigh=self._stages.weigh,
+            move=self._stages.move,
             tensors=len(self._table.sizes),
             table=self._values.data_ptr(),
             item_count=len(items),
             items=items.data_ptr(),
-            part_count=len(self._parts),
+            sum_count=len(self._sums),
             parts=self._parts.data_ptr(),
             counters=self._counters.data_ptr(),
             rates=self._rates.data_ptr(),
             scalars=self._scalars.data_ptr(),
+            exact_scalars=self._exact_scalars.data_ptr(),
             numbers=self._numbers.data_ptr(),
             statistics=self.statistics.data_ptr(),
             grad_scale=self._grad_scale.data_ptr(),

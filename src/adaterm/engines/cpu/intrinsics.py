@@ -71,6 +71,18 @@ def call(typing: Any, address: Any) -> Any:
 
 
 @intrinsic
+def do(typing: Any, address: Any, context: Any, item: Any) -> Any:
+    """Call a C function of two addresses that returns nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64), ir.IntType(64)])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def wide(typing: Any, stored: Any, like: Any) -> Any:
     """A stored number in the precision of another; half precisions are stored as integers, see UNITS."""
 

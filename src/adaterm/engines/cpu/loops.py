@@ -1,22 +1,36 @@
 """The fused engine's loops for a CPU, in Numba, over the same equations as every other engine."""
 
 import platform
-from collections.abc import Callable
 from functools import lru_cache
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, types
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from adaterm import binding, equations, rounding
-from adaterm.binding import bind, stages_of
+from adaterm.binding import stages_of
 from adaterm.engines import base, layout
 from adaterm.engines.base import CLIP, EXCESS, LEVEL, TRUST, VERDICT, ZSCORE
-from adaterm.engines.cpu import intrinsics, orders
-from adaterm.engines.cpu.intrinsics import UNITS, call, cast, fetch_add, load, narrow, noisy, pointer, wide
+from adaterm.engines.cpu import elements, intrinsics, orders, primitives
+from adaterm.engines.cpu.elements import (
+    AT,
+    find_block,
+    find_own,
+    find_row,
+    find_step,
+    load_scalars,
+    make_gauge,
+    make_move,
+    make_weigh,
+    narrow_numbers,
+    push,
+    read,
+    store_scalars,
+)
+from adaterm.engines.cpu.intrinsics import UNITS, call, do, fetch_add, load, pointer
 from adaterm.engines.cpu.orders import (
     CONTEXT,
     ITEM,
@@ -31,173 +45,13 @@ from adaterm.engines.cpu.orders import (
     Item,
     Question,
 )
+from adaterm.engines.cpu.primitives import EQUATIONS, GAUGES
 from adaterm.engines.fused import fingerprint
-from adaterm.equations import Batch, Pace, Size, Totals
+from adaterm.equations import Pace, Size, Totals
 from adaterm.rules import RuleKind
 
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
 _PATIENCE = 1000  # waits for a counter before other programs may run
-
-
-def _inline(function: Callable[..., Any]) -> Any:
-    return njit(error_model="numpy", inline="always")(function)
-
-
-def _compile_equation(equation: FunctionType) -> Any:
-    """What is needed for every element becomes part of the loops; what is needed once for a tensor is called."""
-    once = equation.__name__.endswith(("weigh", "summarize", "judge"))
-    return njit(error_model="numpy")(equation) if once else _inline(equation)
-
-
-@njit(error_model="numpy")
-def _count_above(window, bound):
-    count = 0.0
-    for value in window:
-        if bound < value < np.inf:
-            count += 1.0
-    return count
-
-
-@njit(error_model="numpy")
-def _quantile(ordered, share):
-    place = share * max(_count_above(ordered, -np.inf) - 1.0, 0.0)
-    low = np.float64(ordered[int(place)])
-    return low + (place - np.floor(place)) * (np.float64(ordered[int(np.ceil(place))]) - low)
-
-
-_EQUATIONS = bind(
-    {
-        "where": _inline(lambda condition, value, other: value if condition else cast(other, value)),
-        "at_least": _inline(lambda value, bound: cast(bound, value) if value < bound else value),
-        "ratio": _inline(lambda value, number: value * (cast(1.0, number) / number)),
-        "square": _inline(lambda value: value * value),
-        "sqrt": _inline(lambda value: np.sqrt(value)),
-        "log": _inline(lambda value: np.log(value)),
-        "exp": _inline(lambda value: np.exp(value)),
-        "add_up": _inline(lambda terms: terms),
-        "count_above": _count_above,
-        "sort": njit(lambda window: np.sort(window)),
-        "quantile": _quantile,
-        "count_newest_above": njit(lambda window, bound: np.argmax(window <= bound)),
-        "newest": njit(lambda window: np.float64(window[0])),
-        "__name__": __name__,
-    },
-    _compile_equation,
-)
-_direct, _shift = _EQUATIONS.direct, _EQUATIONS.shift
-_noise = _inline(rounding.noise)
-
-
-@_inline
-def _find_elements(row, column, begin, end, zero):
-    """Elements of a tensor; their indices begin at 0, without which the loops would not be vectorised."""
-    return carray(pointer(row[column], zero), (end,))[begin:]
-
-
-@_inline
-def _find_block(row, begin, end, zero, p_unit, g_unit):
-    """Elements of gradient, mean, scale and parameter."""
-    g = _find_elements(row, layout.GRADIENT, begin, end, g_unit)
-    m = _find_elements(row, layout.MEAN, begin, end, zero)
-    v = _find_elements(row, layout.SCALE, begin, end, zero)
-    return g, m, v, _find_elements(row, layout.PARAMETER, begin, end, p_unit)
-
-
-@_inline
-def _find_step(row):
-    """The step count, as an array of one element."""
-    return carray(pointer(row[layout.STEP], np.float32(0)), (1,))
-
-
-@_inline
-def _load_scalars(row, scalars, zero):
-    """Read a tensor's scalars from its state; those that the rule does without are 0."""
-    for index in range(len(scalars)):
-        address = row[layout.SHARED_COLUMNS + index]
-        scalars[index] = carray(pointer(address, zero), (1,))[0] if address != 0 else zero
-
-
-@_inline
-def _store_scalars(row, scalars, zero):
-    for index in range(len(scalars)):
-        address = row[layout.SHARED_COLUMNS + index]
-        if address != 0:
-            carray(pointer(address, zero), (1,))[0] = scalars[index]
-
-
-@_inline
-def _push(window, note):
-    """Make a note the first value of a window; an infinite note is none."""
-    if note < np.inf:
-        window[1:] = window[:-1].copy()
-        window[0] = note
-
-
-@_inline
-def _store(value, unit, index, step, stream, stochastic):
-    """A parameter as it is stored."""
-    if stochastic and abs(value) < np.inf:
-        value = noisy(value, _noise(index, step, stream))
-    return narrow(value, unit)
-
-
-def _make_gauge(gauge: Any, flags: Any, adds_decay: bool, terms: int) -> Any:
-    """The function that adds the sums of a block's terms to totals, in an order that the processor likes."""
-    if terms == 0:
-        return _inline(lambda g, m, v, p, sign, decay, scalars, numbers, totals: None)
-    before, term = _make_gauge(gauge, flags, adds_decay, terms - 1), terms - 1
-
-    @njit(error_model="numpy", nogil=True, fastmath={"reassoc", "nsz", "arcp", "contract", "afn"})
-    def add_up(g, m, v, p, sign, decay, scalars, numbers):
-        total = sign - sign  # a bare 0 would be added up in double precision
-        for i in range(len(g)):
-            gradient = _direct(wide(g[i], sign), wide(p[i], sign), sign, decay, adds_decay)
-            total += gauge(gradient, m[i], v[i], scalars, numbers, flags)[term]
-        return total
-
-    @_inline
-    def gauge_elements(g, m, v, p, sign, decay, scalars, numbers, totals):
-        before(g, m, v, p, sign, decay, scalars, numbers, totals)
-        totals[term] += add_up(g, m, v, p, sign, decay, scalars, numbers)
-
-    return gauge_elements
-
-
-def _make_move(move: Any, flags: Any, adds_decay: bool, shrinks: bool, stochastic: bool) -> Any:
-    """The function that moves elements of a tensor that has been weighed."""
-
-    @_inline
-    def move_elements(g, m, v, p, rates, sign, decay, shrink, numbers, begin, step, stream):
-        for i in range(len(g)):
-            parameter = wide(p[i], sign)
-            gradient = _direct(wide(g[i], sign), parameter, sign, decay, adds_decay)
-            if shrinks:
-                parameter = _shift(parameter, parameter, -shrink)
-            m[i], v[i], parameter = move(gradient, m[i], v[i], parameter, rates, numbers, flags)
-            p[i] = _store(parameter, p[i], begin + i, step, stream, stochastic)
-
-    return move_elements
-
-
-def _make_weigh(weigh: Any, rule: RuleKind, zero: Any) -> Any:
-    """The function that weighs a tensor, and notes what is to be remembered."""
-    flags = rule.flags
-    if not rule.window:
-        return _inline(
-            lambda sums, size, scalars, address, length, verdict, pace, numbers: weigh(
-                sums, size, scalars, 0.0, Batch(1.0, 1.0, 0.0), pace, numbers, flags
-            )
-        )
-
-    @_inline
-    def weigh_and_note(sums, size, scalars, address, length, verdict, pace, numbers):
-        window = carray(pointer(address, zero), (length,))
-        batch = Batch(np.float64(verdict[TRUST]), np.float64(verdict[CLIP]), np.float64(verdict[EXCESS]))
-        rates, scalars, note, report = weigh(sums, size, scalars, window, batch, pace, numbers, flags)
-        _push(window, note)
-        return rates, scalars, note, report
-
-    return weigh_and_note
 
 
 def has_half() -> bool:
@@ -218,87 +72,175 @@ def count_threads(team: Any, threads: int, counts: Any) -> None:
     team.run(write_count.address, context.ctypes.data, threads, 0)
 
 
-# What differs between families of rules: the worker is compiled with theirs in place of these.
+# What differs between families of rules: functions are compiled with theirs in place of these.
 gauge_elements = move_elements = weigh_tensor = summarize = judge = Numbers = Scalars = Rates = FLAGS = None
-_FINGERPRINT = fingerprint(equations, binding, rounding, base, layout, intrinsics, orders)
+_FINGERPRINT = fingerprint(equations, binding, rounding, base, layout, elements, intrinsics, orders, primitives)
+
+
+class Stage(NamedTuple):
+    """What a function for a stage of an item is compiled for."""
+
+    name: str
+    rule: RuleKind
+    dtypes: tuple[str, str, str]  # of state, parameters and gradients
+    adds_decay: bool = False
+    shrinks: bool = False
+    stochastic: bool = False
+
+
+class Stages(NamedTuple):
+    """The addresses of the functions for the stages of an item."""
+
+    gauge: int
+    weigh: int
+    move: int
+
+
+def compile_stages(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bool, bool], stochastic: bool) -> Stages:
+    """The functions for the stages of an item.
+
+    They are made for a kind of rule, the precisions of state, parameters and gradients, and decay that is added to
+    gradients or that shrinks parameters. Rules share a function if they differ only in flags that it does not ask for.
+    """
+    adds_decay, shrinks = decay
+    stages = (
+        Stage("gauge", rule, dtypes, adds_decay),
+        Stage("weigh", rule, (dtypes[0],) * 3),
+        Stage("move", rule._replace(sum_count=0, window=0), dtypes, adds_decay, shrinks, stochastic),
+    )
+    return Stages(*(_compile_stage(each._replace(rule=_clear_flags(each.rule, each.name))).address for each in stages))
+
+
+def _clear_flags(rule: RuleKind, stage: str) -> RuleKind:
+    """A kind of rule without the flags that a stage does not ask for."""
+    asked = _list_names(f"{rule.family}_{stage}")
+    return rule._replace(flags=rule.flags._replace(**{name: False for name in rule.flags._fields if name not in asked}))
 
 
 @lru_cache
-def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bool, bool], stochastic: bool) -> Any:
-    """The function that every thread runs: it does its own items, in order.
+def _list_names(equation: str) -> frozenset[str]:
+    """All names that an equation uses, and the equations that it calls."""
+    names = frozenset(getattr(equations, equation).__code__.co_names)
+    called = (name for name in names if isinstance(getattr(equations, name, None), FunctionType))
+    return names.union(*map(_list_names, called))
 
-    It is made for a kind of rule, the precisions of state, parameters and gradients, and decay that is added to
-    gradients or that shrinks parameters.
-    """
-    (zero, p_unit, g_unit), (adds_decay, shrinks) = (UNITS[name] for name in dtypes), decay
-    variant = f"{_FINGERPRINT} {rule} {dtypes} {decay} {stochastic}"
+
+@lru_cache
+def _compile_stage(stage: Stage) -> Any:
+    """The function for a stage of an item, of the addresses of context and item."""
+    rule, stages = stage.rule, stages_of(stage.rule.family, EQUATIONS)
+    zero, p_unit, g_unit = (UNITS[name] for name in stage.dtypes)
+    variant = f"{_FINGERPRINT} {stage}"
     sum_count, number_count, scalar_count, rate_count = rule.sum_count, *(len(kind._fields) for kind in rule[4:])
     shrinkage = rule.rates._fields.index("shrinkage")
     head, row_length = layout.measure_table(rule)
 
-    def work(context):
+    def gauge(context, address):
         len(variant)  # makes it part of what Numba's cache looks at
+        given, item = read(context, address)
+        tensor, begin, end, first = item.tensor, item.begin, item.end, item.first
+        row = find_row(given, tensor, head, row_length, 0)
+        sign, decay, narrowed = narrow_numbers(given, number_count, zero)
+        numbers = Numbers(*to_fixed_tuple(narrowed, number_count))
+        stored = find_own(given[AT.scalars], tensor, scalar_count, zero)
+        load_scalars(row, stored, zero)
+        scalars = Scalars(*to_fixed_tuple(stored, scalar_count))
+        for start in range(begin, end, PIECE):
+            totals = find_own(given[AT.parts], first + start // PIECE, sum_count, 0.0)
+            for place in range(sum_count):
+                totals[place] = 0.0
+            for block in range(start, min(end, start + PIECE), _BLOCK):
+                stop = min(end, start + PIECE, block + _BLOCK)
+                g, m, v, p = find_block(row, block, stop, zero, p_unit, g_unit)
+                gauge_elements(g, m, v, p, sign, decay, scalars, numbers, totals)
+
+    def weigh(context, address):
+        len(variant)
+        given, item = read(context, address)
+        tensor, count = item.tensor, given[AT.tensors]
+        row = find_row(given, tensor, head, row_length, 0)
+        trigamma = find_row(given, tensor, head, row_length, 0.0)[layout.TRIGAMMA]
+        exact = carray(pointer(given[AT.table], 0.0), (head,))
+        numbers = Numbers(*to_fixed_tuple(exact[layout.SHARED_NUMBERS :], number_count))
+        statistics = carray(pointer(given[AT.statistics], zero), (3, count))
+        sums = carray(pointer(given[AT.sums], 0.0), (sum_count, count))
+        verdict = carray(pointer(given[AT.verdict], zero), (VERDICT,))
+        step = find_step(row)
+        step[0] += np.float32(1)
+        size = Size(np.float64(row[layout.WHOLE_SIZE]), trigamma)
+        totals = to_fixed_tuple(sums[:, tensor], sum_count)
+        wide_scalars = find_own(given[AT.exact_scalars], tensor, scalar_count, 0.0)
+        load_scalars(row, wide_scalars, zero)
+        scalars = Scalars(*to_fixed_tuple(wide_scalars, scalar_count))
+        pace = Pace(exact[layout.LR], exact[layout.WEIGHT_DECAY], np.float64(step[0]))
+        rates, following, _, report = weigh_tensor(
+            totals, size, scalars, row[layout.WINDOW], given[AT.window], verdict, pace, numbers
+        )
+        stored = find_own(given[AT.rates], tensor, rate_count, zero)
+        for place in range(rate_count):
+            stored[place] = rates[place]
+        store_scalars(row, following, zero)
+        statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = report
+
+    def move(context, address):
+        len(variant)
+        given, item = read(context, address)
+        tensor, begin, end = item.tensor, item.begin, item.end
+        row = find_row(given, tensor, head, row_length, 0)
+        sign, decay, narrowed = narrow_numbers(given, number_count, zero)
+        numbers = Numbers(*to_fixed_tuple(narrowed, number_count))
+        rates = Rates(*to_fixed_tuple(find_own(given[AT.rates], tensor, rate_count, zero), rate_count))
+        step = np.int64(find_step(row)[0])
+        last = begin + (end - begin - 1) // PIECE * PIECE
+        for start in range(last, begin - 1, -PIECE):  # what was gauged last is still in the cache
+            stop = min(end, start + PIECE)
+            g, m, v, p = find_block(row, start, stop, zero, p_unit, g_unit)
+            shrink = rates[shrinkage]
+            move_elements(g, m, v, p, rates, sign, decay, shrink, numbers, start, step, row[layout.STREAM])
+
+    types_of_rule = {"Numbers": rule.numbers, "Scalars": rule.scalars, "Rates": rule.rates}
+    if stage.name == "gauge":
+        made = make_gauge(stages_of(rule.family, GAUGES).gauge, rule.flags, stage.adds_decay, sum_count)
+        return _compile(gauge, 2, gauge_elements=made, **types_of_rule)
+    if stage.name == "weigh":
+        return _compile(weigh, 2, weigh_tensor=make_weigh(stages.weigh, rule, zero), **types_of_rule)
+    made = make_move(stages.move, rule.flags, stage.adds_decay, stage.shrinks, stage.stochastic)
+    return _compile(move, 2, move_elements=made, **types_of_rule)
+
+
+@lru_cache
+def compile_worker() -> Any:
+    """The function that every thread runs, for every rule: it does its own items, in order."""
+    variant = _FINGERPRINT
+
+    def work(context):
+        len(variant)
         given = Context(*to_fixed_tuple(carray(pointer(context, 0), (CONTEXT,)), CONTEXT))
         threads = call(given.num_threads) if given.num_threads != 0 else 1
         thread = call(given.thread_num) if given.thread_num != 0 else 0
-        count = given.tensors
-        head_numbers = carray(pointer(given.table, 0.0), (head,))
-        rows = carray(pointer(given.table + 8 * head, 0), (count, row_length))
-        row_numbers = carray(pointer(given.table + 8 * head, 0.0), (count, row_length))
         items = carray(pointer(given.items, 0), (given.item_count, ITEM))
-        parts = carray(pointer(given.parts, 0.0), (given.part_count, sum_count))
-        all_rates = carray(pointer(given.rates, zero), (count, rate_count))
-        all_scalars = carray(pointer(given.scalars, zero), (count, scalar_count))
-        narrowed = carray(pointer(given.numbers, zero), (number_count,))
-        statistics = carray(pointer(given.statistics, zero), (3, count))
-        sums = carray(pointer(given.sums, 0.0), (sum_count, count))
-        verdict = carray(pointer(given.verdict, zero), (VERDICT,))
-        scale = carray(pointer(given.grad_scale, 0.0), (1,))[0]
-
-        lr, weight_decay = head_numbers[layout.LR], head_numbers[layout.WEIGHT_DECAY]
-        sign, decay = cast(head_numbers[layout.SIGN] / scale, zero), cast(weight_decay, zero)
-        for index in range(number_count):
-            narrowed[index] = head_numbers[layout.SHARED_NUMBERS + index]
-        exact = Numbers(*to_fixed_tuple(head_numbers[layout.SHARED_NUMBERS :], number_count))
-        numbers = Numbers(*to_fixed_tuple(narrowed, number_count))
-
         for index in range(given.item_count):
             item = Item(*to_fixed_tuple(items[index], ITEM))
             if item.owner % threads != thread:
                 continue
             kind, tensor, begin, end, first, pieces, _ = item
-            row, done = rows[tensor], given.counters + LINE * tensor
+            address, done = given.items + 8 * ITEM * index, given.counters + LINE * tensor
             if kind != MOVE:
-                _load_scalars(row, all_scalars[tensor], zero)
-                scalars = Scalars(*to_fixed_tuple(all_scalars[tensor], scalar_count))
-                for start in range(begin, begin if kind == WEIGH else end, PIECE):
-                    totals = parts[first + start // PIECE]
-                    totals[:] = 0.0
-                    for block in range(start, min(end, start + PIECE), _BLOCK):
-                        stop = min(end, start + PIECE, block + _BLOCK)
-                        g, m, v, p = _find_block(row, block, stop, zero, p_unit, g_unit)
-                        gauge_elements(g, m, v, p, sign, decay, scalars, numbers, totals)
+                if kind != WEIGH:
+                    do(given.gauge, context, address)
                 gauged = (end - begin + PIECE - 1) // PIECE
                 if fetch_add(done, gauged) + gauged == pieces:
                     if kind != WEIGH:
-                        sums[:, tensor] = 0.0
-                        for piece in range(first, first + pieces):
-                            sums[:, tensor] += parts[piece]
+                        parts = carray(pointer(given.parts, 0.0), (first + pieces, given.sum_count))
+                        sums = carray(pointer(given.sums, 0.0), (given.sum_count, given.tensors))
+                        for place in range(given.sum_count):
+                            total = 0.0
+                            for piece in range(first, first + pieces):
+                                total += parts[piece, place]
+                            sums[place, tensor] = total
                     if kind == SUM_UP:
                         continue
-                    step = _find_step(row)
-                    step[0] += np.float32(1)
-                    size = Size(np.float64(row[layout.WHOLE_SIZE]), row_numbers[tensor, layout.TRIGAMMA])
-                    totals = to_fixed_tuple(sums[:, tensor].copy(), sum_count)
-                    exact_scalars = Scalars(*to_fixed_tuple(all_scalars[tensor].astype(np.float64), scalar_count))
-                    pace = Pace(lr, weight_decay, np.float64(step[0]))
-                    rates, following, _, report = weigh_tensor(
-                        totals, size, exact_scalars, row[layout.WINDOW], given.window, verdict, pace, exact
-                    )
-                    for place in range(rate_count):
-                        all_rates[tensor, place] = rates[place]
-                    _store_scalars(row, following, zero)
-                    statistics[0, tensor], statistics[1, tensor], statistics[2, tensor] = report
+                    do(given.weigh, context, address)
                     fetch_add(done, 1)
             if kind in (WHOLE, MOVE):
                 waits = 0
@@ -306,25 +248,9 @@ def compile_worker(rule: RuleKind, dtypes: tuple[str, str, str], decay: tuple[bo
                     waits += 1
                     if waits > _PATIENCE and given.give_way != 0:
                         call(given.give_way)
-                rates = Rates(*to_fixed_tuple(all_rates[tensor], rate_count))
-                step = np.int64(_find_step(row)[0])
-                last = begin + (end - begin - 1) // PIECE * PIECE
-                for start in range(last, begin - 1, -PIECE):  # what was gauged last is still in the cache
-                    stop = min(end, start + PIECE)
-                    g, m, v, p = _find_block(row, start, stop, zero, p_unit, g_unit)
-                    shrink = rates[shrinkage]
-                    move_elements(g, m, v, p, rates, sign, decay, shrink, numbers, start, step, row[layout.STREAM])
+                do(given.move, context, address)
 
-    stages = stages_of(rule.family, _EQUATIONS)
-    return _compile(
-        work,
-        gauge_elements=_make_gauge(stages.gauge, rule.flags, adds_decay, sum_count),
-        move_elements=_make_move(stages.move, rule.flags, adds_decay, shrinks, stochastic),
-        weigh_tensor=_make_weigh(stages.weigh, rule, zero),
-        Numbers=rule.numbers,
-        Scalars=rule.scalars,
-        Rates=rule.rates,
-    )
+    return _compile(work, 1)
 
 
 @lru_cache
@@ -346,7 +272,7 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
         totals = np.zeros(4)
         for tensor in range(given.tensors):
             size = Size(np.float64(sizes[tensor]), 0.0)
-            parts = summarize(to_fixed_tuple(sums[:, tensor].copy(), sum_count), size, FLAGS)
+            parts = summarize(to_fixed_tuple(sums[:, tensor], sum_count), size, FLAGS)
             for place in range(4):
                 totals[place] += parts[place]
         summed = Totals(*to_fixed_tuple(totals, 4))
@@ -354,19 +280,20 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
         verdict[LEVEL], verdict[ZSCORE], verdict[TRUST] = report
         verdict[CLIP], verdict[EXCESS] = batch.clip, batch.excess
         if given.remember != 0:
-            _push(history[0], notes.level)
-            _push(history[1], notes.norm)
-            _push(history[2], notes.far)
-            _push(history[3], notes.count)
+            push(history[0], notes.level)
+            push(history[1], notes.norm)
+            push(history[2], notes.far)
+            push(history[3], notes.count)
 
-    stages = stages_of(rule.family, _EQUATIONS)
-    return _compile(judge_batch, summarize=stages.summarize, judge=stages.judge, Numbers=rule.numbers, FLAGS=rule.flags)
+    stages = stages_of(rule.family, EQUATIONS)
+    scope = {"summarize": stages.summarize, "judge": stages.judge, "Numbers": rule.numbers, "FLAGS": rule.flags}
+    return _compile(judge_batch, 1, **scope)
 
 
-def _compile(function: Any, **scope: Any) -> Any:
-    """A function of one address as machine code, with these names in place of its module's."""
+def _compile(function: Any, addresses: int, **scope: Any) -> Any:
+    """A function of so many addresses as machine code, with these names in place of its module's."""
     scoped = FunctionType(function.__code__, globals() | scope, function.__name__, None, function.__closure__)
-    signature, options = types.void(types.int64), {"error_model": "numpy"}
+    signature, options = types.void(*(types.int64,) * addresses), {"error_model": "numpy"}
     try:
         return cfunc(signature, cache=True, **options)(scoped)
     except RuntimeError:  # there is nowhere to write to: every process compiles for itself

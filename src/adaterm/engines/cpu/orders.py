@@ -26,15 +26,19 @@ class Context(NamedTuple):
     num_threads: int
     thread_num: int
     give_way: int
+    gauge: int  # the functions for the stages of an item
+    weigh: int
+    move: int
     tensors: int
     table: int
     item_count: int
     items: int
-    part_count: int
+    sum_count: int
     parts: int
     counters: int
     rates: int
     scalars: int
+    exact_scalars: int
     numbers: int
     statistics: int
     grad_scale: int
