@@ -194,8 +194,8 @@ def _find_limits(
     inside = [point for point in finite if measure.sign * point.estimate <= limit]
     ends = [point.estimate for point in inside]
     if rivals:
-        bounds = sorted((measure.limit(best, reach), measure.limit(best, -reach)))
-        ends += [float(np.clip(end, *bounds)) for point in inside if point.seeds > 2 for end in point[1:3]]
+        lowest, highest = sorted((measure.limit(best, reach), measure.limit(best, -reach)))
+        ends += [_place_inside(end, (lowest, highest)) for point in inside if point.seeds > 2 for end in point[1:3]]
     low, high = min(ends), max(ends)
     margin = 0.05 * ((high - low) or abs(high) or 1.0)
     more = margin * (len(inside) < len(points))  # for crosses
