@@ -1,5 +1,6 @@
 """What the report shows of the arena: whole, in part, and where runs were lost."""
 
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from adaterm_bench.arena.arms import ARMS
 from adaterm_bench.arena.drawings import choose_arm_look
 from adaterm_bench.arena.finals import ORDER
 from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS
+from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import Result, Trial, keep_newest_equations
 from adaterm_bench.experiments.images import report as images
 from adaterm_bench.experiments.language import report as language
@@ -23,6 +25,7 @@ from adaterm_bench.experiments.language.course import NOISES as OF_LANGUAGE
 from adaterm_bench.reporting.report import write
 from adaterm_bench.reporting.sections import describe_dropped
 
+ROOT = Path(__file__).parents[2]
 FRAGILE = {"AdamW": 1.6, "Lion": 1.2, "Muon": 0.9, "RobustAdamW": 0.25, "RobustAdamW (clipped)": 0.3, "Oracle": 0.05}
 JUDGES = ("SkipStepAdamW", "ZClip", "RobustAdamW", "RobustAdamW (clipped)", "Oracle")
 NOISES = {"language": ("clean", *language.DIRTY, "trap"), "images": ("clean", *images.DIRTY)}
@@ -332,7 +335,128 @@ def test_reports_of_the_arena_need_no_torch():
 
 
 def test_the_page_names_every_method_and_noise():
-    page = (Path(__file__).parents[2] / "docs/arena.md").read_text()
+    page = (ROOT / "docs/arena.md").read_text()
     assert re.findall(r"^\| ([^|`]+?) \|", page.split("## Methods")[1], re.MULTILINE)[1:] == list(ORDER)
     named = set(re.findall(r"`([^`]+)`", page.split("## Noises")[1].split("## Methods")[0]))
     assert named == {noise for noises in NOISES.values() for noise in noises}
+
+
+def load_committed():
+    """What the report of the committed results shows."""
+    return language.section(keep_newest_equations(Store(ROOT / "results/arena").results("language")))
+
+
+def read_committed():
+    """The numbers of the committed results that pages show, as the report writes them, by the names of their marks."""
+    section = load_committed()
+    losses, apart, ranks, trap = (
+        find(section, words)
+        for words in (
+            "validation loss, rates tuned on clean data",
+            "difference from AdamW (clipped), %",
+            "ranks, rates tuned on clean data",
+            "the trap",
+        )
+    )
+    shown = {}
+    for method, row in losses.items():
+        cells = [row["seeds"], *(row[noise] for noise in ("clean", *language.DIRTY))]
+        cells += [trap[method][f"{task} task"] for task in ("first", "second")]
+        shown[f"arena.losses.{method}"] = " | ".join(cell or "-" for cell in cells)
+        shown |= {f"arena.loss.{method}.{noise}": row[noise].rstrip(" ★☆") for noise in ("clean", *language.DIRTY)}
+        shown[f"arena.lost.{method}"] = row["overflow 1 %"].removesuffix(" lost")
+    for method, row in apart.items():
+        shown |= {f"arena.from.{method}.{noise}": cell for noise, cell in row.items()}
+    for method, row in ranks.items():
+        shown[f"arena.ranks.{method}"] = " | ".join(cell or "-" for cell in list(row.values())[1:])
+        shown[f"arena.lag.{method}"] = row["behind the best on clean data, %"]
+    (table,) = [table for table in section.tables if table.title.endswith("the trap")]
+    for method, _, first, _, second, *_ in table.rows:
+        shown |= {f"arena.trap.{method}.first": first, f"arena.trap.{method}.second": second}
+    left_out = list_left_out()
+    again = read_repeats()
+    finals = [it for it in left_out if it.trial.condition["lr"] == 3e-3]
+    for noise in ("targets 30 %", "targets 40 %", "trap"):
+        ours = [it for it in finals if (it.trial.method, it.trial.condition["noise"]) == ("RobustAdamW", noise)]
+        outcomes = ("loss", "second_loss") if noise == "trap" else ("loss",)
+        means = [sum(it.outcome[name] for it in ours) / len(ours) for name in outcomes]
+        shown[f"arena.first.{noise}"] = " and ".join(f"{mean:.3f}" for mean in means)
+    return shown | {
+        "arena.claim.clean": f"{section.claims[0].estimate:.2f}",
+        "arena.left out": str(len(finals)),
+        "arena.by mistake": str(len(left_out) - len(finals)),
+        **{f"arena.again.{noise}": f"{max(apart):.1f} %" for noise, apart in again.items()},
+    }
+
+
+def list_left_out():
+    """The committed results of older equations."""
+    results = Store(ROOT / "results/arena").results("language")
+    kept = {it.trial.key for it in keep_newest_equations(results)}
+    return [it for it in results if it.trial.key not in kept]
+
+
+def read_repeats():
+    """How far two runs of one seed and one version were apart, in per cent, by noise."""
+    names = {3: "threshold 3, least spread 0.35", 4: "as it is"}
+    first, second = (
+        {
+            (run["noise"], run["seed"]): run["loss"]
+            for run in json.loads((ROOT / f"results/robust_variants/{file}.json").read_text())["variants"][name]["runs"]
+        }
+        for file, name in names.items()
+    )
+    apart = {}
+    for place in first.keys() & second.keys():
+        apart.setdefault(place[0], []).append(100.0 * abs(second[place] / first[place] - 1.0))
+    return apart
+
+
+@pytest.mark.parametrize(("page", "least"), [("docs/arena.md", 30), ("README.md", 4)])
+def test_pages_have_the_numbers_of_the_arena(page, least):
+    text = " ".join((ROOT / page).read_text().split())
+    there = re.findall(r"<!-- (arena\..*?) -->(.*?)<!-- -->", text)
+    shown = read_committed()
+    assert [(name, number) for name, number in there if shown[name] != number] == []
+    assert len({name for name, _ in there}) >= least
+
+
+def test_the_page_has_the_arenas_columns_and_says_what_they_decide():
+    """The words beside the numbers: which differences are shown, and which are not."""
+    page = (ROOT / "docs/arena.md").read_text()
+    columns = ("clean", *language.DIRTY, "trap, first task", "trap, second task")
+    assert f"| method | seeds | {' | '.join(columns)} |" in page
+    section = load_committed()
+    assert [claim.verdict for claim in section.claims] == ["undecided"] * 3
+    assert "Furthest ahead: t-Adam" in section.claims[0].note
+    shown = read_committed()
+
+    def decide(name):
+        low, high = (float(end.replace("\u2212", "-")) for end in re.search(r"\((.*) to (.*)\)", shown[name]).groups())
+        return "better" if high < 0.0 else "worse" if low > 0.0 else "open"
+
+    told = {
+        **dict.fromkeys(("targets 5 %", "targets 10 %", "targets 20 %", "targets 40 %", "tokens 10 %"), "better"),
+        **dict.fromkeys(("clean", "targets 30 %", "bursts 10 %", "tensor 2 %"), "open"),
+        **{"spike 1 %": "better", "garbage 2 %": "worse"},
+    }
+    assert {noise: decide(f"arena.from.RobustAdamW.{noise}") for noise in told} == told
+    losses = find(section, "validation loss, rates tuned on clean data")
+    for method, lost in (("AdamW (clipped)", "3 of 3"), ("SkipStepAdamW", "2 of 2")):
+        assert losses[method]["overflow 1 %"] == f"{lost} lost"
+    caught = find(section, "good and bad batches, by noise")["RobustAdamW"]
+    shares = [float(caught[f"targets {share} %"].partition(" %")[0]) for share in (20, 30, 40)]
+    assert shares[0] > 99.0 > 60.0 > shares[1] > shares[2]
+
+
+def test_the_learning_rate_of_older_equations_was_the_best_of_those_that_were_run():
+    """By mistake, on final seeds; the page says so."""
+    losses = {}
+    for result in list_left_out():
+        condition = result.trial.condition
+        if condition["noise"] == "clean":
+            assert result.trial.seed in (0, 1, 2)
+            losses.setdefault(result.trial.method, {}).setdefault(condition["lr"], []).append(result.outcome["loss"])
+    assert set(losses) == {"RobustAdamW", "RobustAdamW (clipped)"}
+    for rates in losses.values():
+        assert min(rates, key=lambda rate: np.mean(rates[rate])) == 3e-3

@@ -27,6 +27,7 @@ OUR_LOOKS = {VARIANTS[0]: Look("#d55e00", "solid", "o"), VARIANTS[1]: Look("#e69
 MUTED = ("#6b8fc2", "#5fa08f", "#a481b5", "#8b93a1", "#8fa357", "#c17f92", "#5ba3b8")  # seen on light and dark pages
 EDGE = "Crosses at the edge: worse than the figure shows, or lost."
 WIDTH = 6.6  # inches
+WHOLE = 3.0  # a reach beyond which a model has learnt all but nothing
 
 
 def choose_arm_look(method: str) -> Look:
@@ -55,7 +56,7 @@ def draw_against_share(values: Mapping[str, Mapping[float, Values]], measure: Me
         axes.set_xticks(shares, [f"{share:g}" for share in shares])
         axes.set_xlim(shares[0] - 0.8, shares[-1] + 0.8)
         axes.grid(axis="y")
-        limits = _find_limits([point for line in points.values() for point in line.values()], measure, 1.2)
+        limits = _find_limits([point for line in points.values() for point in line.values()], measure, WHOLE)
         axes.set_ylim(*limits)
         ends = {}
         for method in sorted(values, key=lambda name: name in VARIANTS):  # ours on top
@@ -90,15 +91,16 @@ def draw_by_noise(values: Mapping[str, Mapping[str, Values]], measure: Measure) 
     methods = list(values)
     noises = list(dict.fromkeys(noise for runs in values.values() for noise in runs))
     with use_style():
-        height = 1.0 + 0.225 * len(methods)
+        height = 1.15 + 0.225 * len(methods)
         figure = Figure(figsize=(WIDTH, height))
         panels = figure.subplots(1, len(noises), sharey=True, squeeze=False)[0]
-        figure.subplots_adjust(0.25, 0.55 / height, 0.985, 1.0 - 0.3 / height, wspace=0.16)
+        figure.subplots_adjust(0.25, 0.55 / height, 0.985, 1.0 - 0.45 / height, wspace=0.16)
         for panel, noise in zip(panels, noises, strict=True):
             scaled = {method: measure.scale * values[method][noise] for method in methods if noise in values[method]}
             points = {method: _summarise(runs, measure) for method, runs in scaled.items()}
-            panel.set_xlim(*_find_limits(list(points.values()), measure, 0.3, intervals=True))
-            panel.set_title(noise, fontsize=8.5, loc="center")
+            rivals = [point for method, point in points.items() if method != ORACLE]
+            panel.set_xlim(*_find_limits(list(points.values()), measure, 0.3, rivals))
+            panel.set_title(noise.replace(" ", "\n", 1), fontsize=8.5, loc="center")
             panel.grid(axis="both")
             panel.tick_params(axis="y", length=0)
             panel.tick_params(axis="x", labelsize=7.0)
@@ -135,7 +137,7 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
     columns = 4
     rows = -(-len(choices) // columns)
     points = [measure.scale * mean for choice in choices.values() for mean in choice.outcomes.values()]
-    limits = _find_limits([Interval(mean, mean, mean, 1) for mean in points], measure, 0.6)
+    limits = _find_limits([Interval(mean, mean, mean, 1) for mean in points], measure, 0.3)
     with use_style():
         height = 0.75 + 1.05 * rows
         figure = Figure(figsize=(WIDTH, height))
@@ -179,16 +181,21 @@ def _summarise(runs: Values, measure: Measure) -> Interval:
 
 
 def _find_limits(
-    points: Sequence[Interval], measure: Measure, reach: float, intervals: bool = False
+    points: Sequence[Interval], measure: Measure, reach: float, rivals: Sequence[Interval] = ()
 ) -> tuple[float, float]:
-    """Limits that hold all means that are not far beyond the best, if asked for with their intervals, and a margin."""
+    """Limits that hold all means that are not far beyond the best, and a margin.
+
+    With rivals, theirs is the best, and intervals are held, too, as far as means would be.
+    """
     finite = [point for point in points if isfinite(point.estimate)] or [Interval(1.0, 1.0, 1.0, 1)]
-    best = min(measure.sign * point.estimate for point in finite) * measure.sign
+    ranked = [point for point in rivals if isfinite(point.estimate)] or finite
+    best = min(measure.sign * point.estimate for point in ranked) * measure.sign
     limit = measure.sign * measure.limit(best, reach)
     inside = [point for point in finite if measure.sign * point.estimate <= limit]
     ends = [point.estimate for point in inside]
-    if intervals:
-        ends += [end for point in inside if point.seeds > 2 for end in point[1:3]]
+    if rivals:
+        lowest, highest = sorted((measure.limit(best, reach), measure.limit(best, -reach)))
+        ends += [_place_inside(end, (lowest, highest)) for point in inside if point.seeds > 2 for end in point[1:3]]
     low, high = min(ends), max(ends)
     margin = 0.05 * ((high - low) or abs(high) or 1.0)
     more = margin * (len(inside) < len(points))  # for crosses

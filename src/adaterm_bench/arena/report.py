@@ -50,7 +50,8 @@ def _make_figures(results: Sequence[Result], finals: Finals, measure: Measure) -
     edge = f" Chosen at an end of the grid, beyond which may be a better one: {', '.join(ends)}." if ends else ""
     caption = (
         f"Clean {tuning.noun}, mean of the tuning seeds, against the learning rate; the large dot is the rate that was "
-        f"chosen, the light line AdamW with clipping. {drawings.EDGE}{edge}"
+        f"chosen, the light line AdamW with clipping. Rates with fewer seeds than others of the method are not drawn. "
+        f"{drawings.EDGE}{edge}"
     )
     title = f"{finals.model}: sensitivity to the learning rate"
     sensitivity = Figure(title, lambda: drawings.draw_sensitivity(choices, tuning), caption)
