@@ -72,5 +72,5 @@ def test_the_page_has_the_numbers_that_were_measured(monkeypatch):
     parts = ("times", "ratios", "memory ratios")
     case = {"tensors": 2, "elements": 3_000_000} | {part: {jax_table.BASE: 0.5, "adaterm": 1.25} for part in parts}
     filled = jax_table.fill_page(page, {"device": "GPU", "cases": {"resnet18": case}})
-    assert "| resnet18 | 2 | 3 M | 0.500 ms | 1.25; 1.250 |" in filled
+    assert "| resnet18 | 2 | 3.0 M | 0.500 ms | 1.25; 1.250 |" in filled
     assert jax_table.fill_page(filled, record) == page
