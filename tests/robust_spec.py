@@ -47,9 +47,9 @@ class Tensor:
     def weigh(self, nu, excess):
         """w, from this tensor's own past; a batch of a minority is as far away as its level says."""
         self.w = 1.0 if self.finite else 0.0
-        if self.has_level and len(self.window) >= ENOUGH and nu < inf:
-            distance = np.exp(self.lam - max(0.0, np.median(self.window)) - excess)
-            self.w = (nu + 1) / (nu + distance)
+        if self.has_level and nu < inf:
+            usual = max(0.0, np.median(self.window)) if len(self.window) >= ENOUGH else self.lam
+            self.w = (nu + 1) / (nu + np.exp(self.lam - usual - excess))
 
     @property
     def has_level(self):
@@ -78,7 +78,7 @@ class RobustAdamW:
     def __init__(self, groups, **options):
         self.options, self.groups = DEFAULTS | options, []
         self.levels, self.norms = [], []
-        self.far, self.count = 0.0, 0
+        self.far, self.past, self.count = 0.0, 0.0, 0
         for group in groups:
             self.add(group)
 
@@ -139,12 +139,11 @@ class RobustAdamW:
         self.nothing_is_finite = nothing_is_finite
 
     def _count(self, stepped):
-        """How many batches were far away, by the threshold of the last group; over four windows, then forgotten."""
+        """How many batches were far away, by the least threshold of all groups; over four windows, then forgotten."""
         if not np.isnan(self.zscore):
-            if self.count == 4 * self.options["window"]:
-                self.far *= 1 - 1 / self.count
-            self.count = min(self.count + 1, 4 * self.options["window"])
-            self.far += self.zscore > 0.75 * stepped[-1]["threshold"]
+            before, self.count = self.count, min(self.count + 1, 4 * self.options["window"])
+            self.past = self.far * (self.count - 1) / before if before else 0.0
+            self.far = self.past + (self.zscore > 0.75 * min(group["threshold"] for group in stepped))
         self.trust = 0.0 if self.nothing_is_finite else self._judge(self.groups[0])[0]
 
     def _judge(self, group):
@@ -153,7 +152,8 @@ class RobustAdamW:
         if np.isnan(self.zscore):
             return 1.0, 0.0
         b, excess = z0, 0.0
-        frequent = self.count >= self.options["window"] and self.far >= group["minority"] * self.count
+        far = self.past + (self.zscore > 0.75 * z0)
+        frequent = self.count >= self.options["window"] and far >= group["minority"] * self.count
         if frequent and self.zs.max() + 1.0 > z0:
             b, excess = self.zs.max() + 1.0, self.excess
         if b == inf:

@@ -143,6 +143,12 @@ SCENARIOS = {
         changed={27: {"max_norm": "auto"}, 30: {"max_norm": None}, 45: {"max_norm": "auto"}, 50: {"max_norm": 4.0}},
     ),
     "a kind of their own": Scenario([(SHAPES, {})], {"window": 20, "dof": 5.0}, recur(2, 30), steps=90),
+    "other thresholds, beyond four windows": Scenario(
+        [(SHAPES[:2], {"threshold": 6.0}), (SHAPES[2:], {"threshold": 3.0})],
+        {"window": 12, "minority": 0.2},
+        [(step, ALL, scaled(1.5 + step % 7)) for step in range(20, 150) if step % 10 < 3],
+        steps=150,
+    ),
     "many in a row": Scenario(
         [(SHAPES, {})], {"window": 40, "minority": 0.6}, [(step, ALL, scaled(30)) for step in range(30, 50)]
     ),

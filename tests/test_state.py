@@ -332,11 +332,11 @@ def test_a_step_works_on_gradients_that_were_swapped_for_others(name):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_an_older_version_noted_of_batches_is_not_read(engine):
-    """It had two rows: the windows begin empty, and the averages go on."""
+def test_what_an_older_version_noted_of_batches_goes_on(engine):
+    """It had two rows, levels and norms, which go on; what it did not note begins empty."""
     params = parameters()
     optimizer = adaterm.RobustAdamW(params, **ENGINES[engine])
-    for step in range(3):
+    for step in range(20):
         give_gradients(params, step)
         optimizer.step()
     saved = optimizer.state_dict()
@@ -344,7 +344,8 @@ def test_what_an_older_version_noted_of_batches_is_not_read(engine):
     holder["batches"] = holder["batches"][:2]
     loaded = adaterm.RobustAdamW(params, **ENGINES[engine])
     loaded.load_state_dict(saved)
-    give_gradients(params, 3)
+    give_gradients(params, 20)
     loaded.step()
     (batches,) = (entry["batches"] for entry in loaded.state.values() if "batches" in entry)
-    assert (batches < inf).sum(1).tolist() == [1, 0, 0, 0]
+    assert (batches < inf).sum(1).tolist() == [20, 0, 1, 1]
+    assert batches[3, 0] == 1.0

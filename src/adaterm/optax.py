@@ -66,7 +66,7 @@ class RuleState(NamedTuple):
     scale: Any
     scalars: dict[str, Any]
     windows: Any  # the last log-distances of each tensor; None if the rule has no windows
-    history: Any  # the levels and norms of the last batches; likewise
+    history: Any  # what was noted of the last batches; likewise
     statistics: Statistics  # of the last step; 0 before the first
     batch: BatchStatistics | None  # likewise; level and z-score are 0 as long as nothing is usual
 
@@ -106,7 +106,7 @@ def scale_by_rule(
     adds, shrinks = decays and not basics.decoupled_weight_decay, decays and basics.decoupled_weight_decay
     sign, uphill = -1.0 if basics.maximize else 1.0, learning_rate is None
     given, flags, stages = _with_arrays(rule, arrays), rule.flags, stages_of(rule.family, JAX)
-    numbers = given.numbers
+    numbers: Any = given.numbers
 
     def init(params: Any) -> RuleState:
         try:
@@ -145,7 +145,7 @@ def scale_by_rule(
         batch, judged, history = None, None, state.history
         if rule.window:
             totals = Totals(*(jnp.sum(values) for values in stages.summarize(sums, sizes, flags)))
-            batch, judged, notes = stages.judge(totals, *history, numbers, flags)
+            batch, judged, notes = stages.judge(totals, *history, numbers._replace(window=history.shape[-1]), flags)
             judged = BatchStatistics(*(jnp.where(value == value, value, 0.0) for value in judged))
             history = push(history, jnp.stack(notes))
         count = optax.safe_increment(state.count)

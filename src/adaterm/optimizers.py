@@ -272,8 +272,8 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
             switches the weights off.
         window: how many of the last steps tell what is usual. The same in all groups.
         threshold: z-score from which on a batch is rather excluded than not. inf excludes none.
-        minority: share of all batches from which on those near the threshold, or beyond, are a kind of their own: they
-            are trusted, with gradients scaled down to the usual size.
+        minority: share of the batches of about four windows from which on those near the threshold, or beyond, are a
+            kind of their own: they are trusted, with gradients scaled down to nearly the usual size.
         max_norm: clip the norm of all gradients together in the step, as `clip_grad_norm_` would: a number, or "auto"
             for the median of the last norms. Do not clip yourself before: that would hide what is judged by.
         maximize: ascend.

@@ -226,9 +226,7 @@ class RobustAdamRule:
     def numbers(self) -> RobustAdamNumbers:
         """What the equations are given as numbers; schedules may change them."""
         max_norm = inf if self.max_norm is None or isinstance(self.max_norm, str) else self.max_norm
-        return RobustAdamNumbers(
-            *self.betas, self.eps, self.dof, self.threshold, self.minority, max_norm, float(self.window)
-        )
+        return RobustAdamNumbers(*self.betas, self.eps, self.dof, self.threshold, self.minority, max_norm, self.window)
 
     @property
     def flags(self) -> RobustAdamFlags:

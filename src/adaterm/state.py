@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.optim.optimizer import Optimizer, StateDict
 
 from adaterm.engines.agreement import Agreement, Sums, get_local, get_local_gradient, is_sharded
@@ -173,7 +174,7 @@ def complete(
 
 def _resize(window: Tensor, length: int) -> Tensor:
     """A window of another length, with as many of its newest values as fit, which come first."""
-    return torch.nn.functional.pad(window[..., :length], (0, max(0, length - window.shape[-1])), value=inf)
+    return pad(window[..., :length], (0, max(0, length - window.shape[-1])), value=inf)
 
 
 def _unify(entry: dict[str, Tensor], rule: Rule, parameter: Tensor) -> None:
@@ -212,10 +213,11 @@ def keep_history(state: Mapping[Tensor, dict[str, Tensor]], params: list[Tensor]
     previous = next((entry for entry in state.values() if HISTORY in entry), keeper)
     history = previous.pop(HISTORY, None)
     like = keeper[WINDOW]
-    if history is None or len(history) != len(Notes._fields):  # there is none, or it is of an older version
-        history = like.new_full((len(Notes._fields), window), inf)
-    elif history.shape[-1] != window:
-        history = _resize(history, window)
+    rows = len(Notes._fields)
+    if history is None:
+        history = like.new_full((rows, window), inf)
+    elif history.shape != (rows, window):  # an older version had fewer notes
+        history = pad(_resize(history, window)[:rows], (0, 0, 0, max(0, rows - len(history))), value=inf)
     keeper[HISTORY] = history.to(like)
     return keeper[HISTORY]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from adaterm.binding import bind, stages_of
-from adaterm.equations import Batch, Pace, Size, Totals
+from adaterm.equations import Batch, Notes, Pace, Size, Totals
 from adaterm.rules import Rule, measure
 from adaterm.torch_primitives import PRIMITIVES, TORCH, push
 
@@ -108,7 +108,7 @@ class RuleStepper:
         self.fresh = rule.init_scale == "gradient"
         trials = len(params[0])
         self.windows = [params[0].new_full((trials, rule.window), inf) for _ in params if rule.window]
-        self.history = params[0].new_full((4, trials, rule.window), inf)  # of Notes
+        self.history = params[0].new_full((len(Notes._fields), trials, rule.window), inf)
 
     @torch.no_grad()
     def step(self) -> None:

@@ -11,6 +11,7 @@ come to the same verdict without another message.
 
 import sys
 from collections import defaultdict
+from math import inf
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -182,12 +183,15 @@ class Judgement:
             together = [values.to(self.history.device, self._dtype) for values in sums]
             reuses = eager and not any(values.requires_grad for values in together)
             sums = [torch.cat(together, dim=1, out=self._sums) if reuses else torch.cat(together, dim=1)]
-        last = len(self.engines) - 1
-        verdicts = []
-        for place, (engine, *_) in enumerate(self.engines):
+        # What is far is noted by the least threshold, whatever the order of the groups, and after all have judged.
+        thresholds = [getattr(engines[0].block.rule, "threshold", inf) for engines in self.engines]
+        least = thresholds.index(min(thresholds))
+        verdicts = {}
+        for place in [*range(least), *range(least + 1, len(thresholds)), least]:
+            engine = self.engines[place][0]
             engine.block.scaling = scaling
-            verdicts.append(engine.judge(Evidence(sums[0], self._sizes, self.history, place == last)))
-        return verdicts
+            verdicts[place] = engine.judge(Evidence(sums[0], self._sizes, self.history, place == least))
+        return [verdicts[place] for place in range(len(thresholds))]
 
 
 def _as_slice(numbers: list[int]) -> Any:

@@ -81,12 +81,12 @@ def describe_variant(rule: Rule, options: Common) -> tuple[Any, ...]:
 
 
 class Evidence(NamedTuple):
-    """By what a batch is judged: the sums and sizes of all tensors, and the last levels and norms, newest first."""
+    """By what a batch is judged: the sums and sizes of all tensors, and what was noted of the last, newest first."""
 
     sums: Tensor
     sizes: Tensor
     history: Tensor
-    remember: bool  # whether the level and the norm of this batch are to be added to the history
+    remember: bool  # whether what is noted of this batch is to be added to the history
 
 
 # A verdict is a vector: what is reported of a batch, of which its trust is the last, and then the rest of `Batch`.

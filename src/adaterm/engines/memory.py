@@ -27,7 +27,7 @@ class Memory:
         self.options: dict[int, tuple[list[Any], Rule, Common]] = {}  # of each group
         self.only_rehearsed = False  # whether there is state, and no step was taken
         self.agreement: Agreement | None = None
-        self.history: Tensor | None = None  # the levels and norms of the last batches, if they are judged
+        self.history: Tensor | None = None  # what was noted of the last batches, if they are judged
         self._judgement: Judgement | None = None
         self._by_group: dict[int, dict[tuple[bool, ...], GroupStep | None]] = {}
         self._entries: list[Any] = []  # of the state

@@ -95,7 +95,7 @@ class Totals(NamedTuple):
 class Batch(NamedTuple):
     """The judgement of a batch: the trust x in it, and what its gradients are multiplied with.
 
-    If it belongs to a minority, the excess is by how much its level exceeds the usual one and its spread.
+    Once a minority is accepted, the excess is by how much its level exceeds the usual one and its spread.
     """
 
     trust: Array
@@ -172,8 +172,8 @@ def robust_adam_judge(
     """The judgement of a batch, what to report and what to remember, by the windows of what was noted.
 
     The spread is that of the lower side, which bad batches do not touch. Where a minority of all batches lies near the
-    threshold or beyond, it is a kind of its own: the bound includes all of it, and its gradients are scaled down to the
-    usual size. After a row of aberrant batches one is taken.
+    threshold or beyond, it is a kind of its own: the bound includes all of it, and its gradients are scaled down to
+    nearly the usual size. After a row of aberrant batches one is taken.
     """
     level = where(totals.known > 0.0, totals.log_distance / positive(totals.known), nan)
     known = count_above(levels, -inf)

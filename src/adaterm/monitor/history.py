@@ -104,12 +104,12 @@ def _find_far(levels: Tensor, window: int) -> Tensor:
 
 
 def _judge(levels: Tensor, window: int) -> BatchStatistics:
-    """What RobustAdamW, with its defaults, would have made of batches with these levels."""
+    """What RobustAdamW, with its defaults, would have made of batches with these levels, if it accepted no minority."""
     windows = _list_windows(levels, window)
     rule, one = RobustAdamRule(), torch.ones_like(levels)
     known = torch.where(levels.isnan(), 0.0, one)
     totals = Totals(levels.nan_to_num(), known, 0.0 * one, one)
-    nothing = torch.full_like(windows, inf)  # is known of a minority
+    nothing = torch.full_like(windows, inf)  # no share of far batches is known here
     history = windows, windows, nothing, nothing
     statistics: BatchStatistics = TORCH.robust_adam_judge(totals, *history, rule.numbers, rule.flags)[1]
     return statistics

@@ -89,7 +89,7 @@ class Meter:
         notes = [math.log(distance) for distance in values[0][:-2] if 0.0 < distance < inf]
         trusts = [trust for trust in values[1][:-2] if trust == trust]
         totals, window = Totals(sum(notes), float(len(notes)), 0.0, 1.0), list(self._levels)
-        history = window, window, [inf], [inf]  # of a minority nothing is known
+        history = window, window, [inf], [inf]  # no share of far batches is known here
         _, report, remembered = _NUMBERS.robust_adam_judge(totals, *history, _RULE.numbers, _RULE.flags)
         self._levels.appendleft(remembered.level)
         self._excluded.append(report.trust < 0.5 or not notes)

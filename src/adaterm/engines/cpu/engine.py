@@ -23,6 +23,7 @@ from adaterm.engines.base import VERDICT, Block, Evidence
 from adaterm.engines.cpu.orders import GAUGE, LINE, MOVE, PIECE, SUM_UP, WEIGH, WHOLE, Context, Item, Question
 from adaterm.engines.fused import is_plain
 from adaterm.engines.layout import Table
+from adaterm.equations import Notes
 from adaterm.rules import kind_of
 
 _WORTH_THREADS = 1 << 18  # elements, of all tensors, from which other threads are worth waking
@@ -148,7 +149,8 @@ class CpuEngine:
     def judge(self, evidence: Evidence) -> Tensor:
         """The verdict on a batch."""
         sums, sizes, history, remember = evidence
-        if self._judge is None or not history.is_cpu or {sizes.dtype, history.dtype} != {self._verdict.dtype}:
+        readable = history.is_cpu and history.is_contiguous() and len(history) == len(Notes._fields)
+        if self._judge is None or not readable or {sizes.dtype, history.dtype} != {self._verdict.dtype}:
             return reference.judge(self.block, evidence)
         sums = sums.to(torch.float64)
         question = Question(

@@ -1,7 +1,7 @@
 """The fused engine's loops for a CPU, in Numba, over the same equations as every other engine."""
 
 import platform
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -47,10 +47,11 @@ from adaterm.engines.cpu.orders import (
 )
 from adaterm.engines.cpu.primitives import EQUATIONS, GAUGES
 from adaterm.engines.fused import fingerprint
-from adaterm.equations import Pace, Size, Totals
+from adaterm.equations import Notes, Pace, Size, Totals
 from adaterm.rules import RuleKind
 
 _BLOCK = 1 << 10  # elements that are added up in the state's precision
+NOTES, TOTALS = len(Notes._fields), len(Totals._fields)
 _PATIENCE = 1000  # waits for a counter before other programs may run
 
 
@@ -125,7 +126,7 @@ def _list_names(equation: str) -> frozenset[str]:
     return names.union(*map(_list_names, called))
 
 
-@lru_cache
+@cache  # engines have the addresses of what it returns
 def _compile_stage(stage: Stage) -> Any:
     """The function for a stage of an item, of the addresses of context and item."""
     rule, stages = stage.rule, stages_of(stage.rule.family, EQUATIONS)
@@ -253,7 +254,7 @@ def compile_worker() -> Any:
     return _compile(work, 1)
 
 
-@lru_cache
+@cache
 def compile_judge(rule: RuleKind, dtype: str) -> Any:
     """The function that judges a batch, for a kind of rule and the precision of its state."""
     zero, sum_count, number_count = UNITS[dtype], rule.sum_count, len(rule.numbers._fields)
@@ -267,15 +268,15 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
         numbers = Numbers(*to_fixed_tuple(head_numbers[layout.SHARED_NUMBERS :], number_count))
         sums = carray(pointer(given.sums, 0.0), (sum_count, given.tensors))
         sizes = carray(pointer(given.sizes, zero), (given.tensors,))
-        history = carray(pointer(given.history, zero), (4, given.window))
+        history = carray(pointer(given.history, zero), (NOTES, given.window))
         verdict = carray(pointer(given.verdict, zero), (VERDICT,))
-        totals = np.zeros(4)
+        totals = np.zeros(TOTALS)
         for tensor in range(given.tensors):
             size = Size(np.float64(sizes[tensor]), 0.0)
             parts = summarize(to_fixed_tuple(sums[:, tensor], sum_count), size, FLAGS)
-            for place in range(4):
+            for place in range(TOTALS):
                 totals[place] += parts[place]
-        summed = Totals(*to_fixed_tuple(totals, 4))
+        summed = Totals(*to_fixed_tuple(totals, TOTALS))
         batch, report, notes = judge(summed, history[0], history[1], history[2], history[3], numbers, FLAGS)
         verdict[LEVEL], verdict[ZSCORE], verdict[TRUST] = report
         verdict[CLIP], verdict[EXCESS] = batch.clip, batch.excess
