@@ -75,9 +75,10 @@ def test_the_first_pages_have_the_demos_numbers():
     shown = {}
     for name in ("AdamW, clipped at 1", "AdaTerm", "RobustAdamW"):
         dirty, clean = (record["table"][name][f"loss, {kind}"] for kind in ("bad batches", "none bad"))
-        shown |= {f"lost.{name}": f"{dirty - clean:.2f}", f"clean.{name}": f"{clean:.3f}"}
+        shown |= {f"demo.bad.{name}": f"{dirty:.3f}", f"demo.none.{name}": f"{clean:.3f}"}
     assert_numbers("docs/index.md", shown)
-    assert_numbers("README.md", {name: number for name, number in shown.items() if name.startswith("lost.")})
+    assert_numbers("README.md", {name: number for name, number in shown.items() if name in list_marks("README.md")})
+    assert {"demo.bad.AdamW, clipped at 1", "demo.bad.RobustAdamW"} <= list_marks("README.md")
 
 
 def format_row(row):
@@ -308,7 +309,7 @@ def test_the_pages_on_choosing_have_what_was_measured(page):
     shown = read_from_adam() | read_chosen_rates() | read_slow_start()
     used = {name: shown[name] for name in list_marks(page) & shown.keys()}
     assert_numbers(page, used)
-    others = ("lost.", "regression.", "arena.", "hero", "end of hero")
+    others = ("demo.", "regression.", "arena.", "hero", "end of hero")
     assert not [name for name in list_marks(page) - used.keys() if not name.startswith(others)]
     assert len(used) >= 9
 
