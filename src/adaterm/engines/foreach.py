@@ -204,7 +204,7 @@ class ForeachEngine(ReferenceEngine):
         weigh, move = stages_of(rule.family, TORCH).weigh, stages_of(rule.family, _LISTS).move
         pace, windows = block.read_pace(_read_counts(block)), torch.stack(block.windows) if rule.window else None
         rates, scalars, notes, statistics = weigh(
-            sums, _measure(block), scalars, windows, batch, pace, rule.numbers, rule.flags
+            sums.unbind(), _measure(block), scalars, windows, batch, pace, rule.numbers, rule.flags
         )
         if windows is not None:
             torch._foreach_copy_(block.windows, push(windows, notes).unbind())

@@ -26,7 +26,8 @@ def judge(block: Block, evidence: Evidence) -> Tensor:
     rule, stages = block.rule, stages_of(block.rule.family, TORCH)
     size = Size(evidence.sizes, measure(1).trigamma)
     widest = find_widest(evidence.sums)
-    totals = Totals(*(values.sum(dtype=widest) for values in stages.summarize(evidence.sums, size, rule.flags)))
+    parts = stages.summarize(evidence.sums.unbind(), size, rule.flags)
+    totals = Totals(*(values.sum(dtype=widest) for values in parts))
     batch, statistics, notes = stages.judge(totals, *evidence.history, rule.numbers, rule.flags)
     verdict, found_inf = torch.stack([*statistics, batch.clip, batch.excess]), block.scaling.found_inf
     remembered = push(evidence.history, torch.stack(list(notes)).detach())
