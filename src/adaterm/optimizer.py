@@ -1,7 +1,7 @@
 """The torch.optim shell: parameter groups, checkpoints, and the course of a step."""
 
 from collections.abc import Callable, Mapping
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, ClassVar, overload
 
 import torch
@@ -45,10 +45,13 @@ class RobustOptimizer(Optimizer):
 
     scale_name: ClassVar[str]
     """The name of the second average in the state."""
+    grad_scale: Tensor | None = None  # GradScaler sets these two, and deletes its own
+    found_inf: Tensor | None = None
     _rule: ClassVar[type[Rule]]
     _rule_options: ClassVar[tuple[str, ...]]
     _fixed: ClassVar[dict[str, Any]]  # what is not an option of this class
     _missing_means: ClassVar[dict[str, Any]]  # what an option is in checkpoints that are older than it
+    _get_options: ClassVar["itemgetter[Any]"]  # all that a group has
 
     def __init_subclass__(cls, template: Rule | None = None, fixed: tuple[str, ...] = (), **kwargs: Any) -> None:
         """Take the rule with the defaults of all options, and the names of what is not an option."""
@@ -58,6 +61,7 @@ class RobustOptimizer(Optimizer):
             cls._rule, cls._fixed = type(template), {name: values.pop(name) for name in fixed}
             cls.scale_name = template.scale_name
             cls._rule_options, cls._missing_means = tuple(values), _COMMON | values
+            cls._get_options = itemgetter(*cls._missing_means)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "RobustOptimizer":
         """Refuse Adam's `betas` where there is one decay, and what is not an option."""
@@ -82,15 +86,13 @@ class RobustOptimizer(Optimizer):
     def _read_options(self, index: int) -> tuple[Rule, Common]:
         """The options of a group, checked again only if one is another object than in the last step."""
         group = self.param_groups[index]
-        if torch.compiler.is_compiling():
-            return self._check_options(group)
-        values = [*(group[name] for name in self._missing_means), self._clips()]
-        if index in self._memory.options:
-            before, rule, options = self._memory.options[index]
-            if all(map(is_, values, before)) and list not in map(type, values):  # a list may change in place
-                return rule, options
-        self._memory.options[index] = values, *self._check_options(group)
-        return self._memory.options[index][1:]
+        values, known = (*self._get_options(group), self._clips()), self._memory.options.get(index)
+        if known is not None and all(map(is_, values, known[0])):
+            return known[1:]
+        checked = self._check_options(group)
+        if list not in map(type, values):  # a list may change in place
+            self._memory.options[index] = values, *checked
+        return checked
 
     def _clips(self) -> bool:
         """Whether gradients of all groups are clipped together, which concerns each of them."""
@@ -129,17 +131,20 @@ class RobustOptimizer(Optimizer):
         """Whether there are hooks or a profiler, for which torch's wrapper costs as much as half a small step."""
         hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks or _global_optimizer_pre_hooks
         watched = hooks or _global_optimizer_post_hooks or torch.autograd.profiler._is_profiler_enabled
-        wrapped = getattr(type(self).step, "__code__", None) is _WRAPPER  # a subclass's own: torch calls the hooks
-        return not wrapped and (bool(watched) or torch.compiler.is_compiling())
+        if not (watched or torch.compiler.is_compiling()):
+            return False
+        return getattr(type(self).step, "__code__", None) is not _WRAPPER  # a subclass's own: torch calls the hooks
 
     def _step(self, closure: Callable[[], float] | None = None) -> float | None:
-        getattr(self, _CHECK_CAPTURE)()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        scaling = Scaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+        scaling = Scaling(self.grad_scale, self.found_inf)
         recalled = self._memory.recall(self.param_groups, list(self.state.values()), self._read_options)
+        # torch's check costs as much as a launch: a repeated step has passed it, unless it is now in a graph.
+        if not recalled or [step for step in recalled if not step.fused] or _is_capturing():
+            getattr(self, _CHECK_CAPTURE)()
         steps = recalled or self._make_steps(scaling)
         self._memory.steps = steps or []
         if steps is not None:
@@ -176,7 +181,8 @@ class RobustOptimizer(Optimizer):
         return [step for step in steps if step is not None]
 
     def _plan(self, index: int, all_params: list[Tensor]) -> Plan:
-        rule, options = self._read_options(index)
+        compiling = torch.compiler.is_compiling()
+        rule, options = self._check_options(self.param_groups[index]) if compiling else self._read_options(index)
         params = list(self.param_groups[index]["params"])
         stepped = [parameter for parameter in params if parameter.grad is not None]
         refuse_gradients(type(self).__name__, stepped)
@@ -198,7 +204,7 @@ class RobustOptimizer(Optimizer):
 
     def _carry_out(self, steps: list[GroupStep], scaling: Scaling) -> None:
         """Gauge, agree and finish; where nothing has to be agreed, engines take their stages in one go."""
-        memory, judges = self._memory, any(step.plan.rule.window for step in steps)
+        memory, judges = self._memory, bool(steps) and steps[0].plan.rule.window > 0  # all groups do, or none
         gauged: list[Sums] = []
         if memory.agreement is not None or judges:
             gauged = [part for step in steps for part in step.gauge(Scaling(scaling.grad_scale))]
@@ -207,8 +213,8 @@ class RobustOptimizer(Optimizer):
             rows = max([step.plan.rule.sum_count for step in steps], default=1)
             sums, found_inf = memory.agreement.reach(gauged, rows, scaling.found_inf)
             scaling = Scaling(scaling.grad_scale, found_inf)
-        on_device = all(step.skips_on_device for step in steps)
-        if scaling.found_inf is not None and not on_device and scaling.found_inf.item():
+        found = scaling.found_inf
+        if found is not None and not all(step.skips_on_device for step in steps) and found.item():
             memory.verdict = None
             for step in steps:
                 step.skip()
@@ -252,7 +258,7 @@ class RobustOptimizer(Optimizer):
         """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
         rule, options = self._check_options(group)
         names, stepped = name_state(rule), [p for p in group["params"] if p.grad is not None]
-        engine, grad_scale = choose_engine(stepped, options), getattr(self, "grad_scale", None)
+        engine, grad_scale = choose_engine(stepped, options), self.grad_scale
         fresh = [parameter for parameter in stepped if not self.state.get(parameter)]
         agreement = self._memory.find_agreement(self._list_params())
         for parameter in stepped:
@@ -321,6 +327,10 @@ class RobustOptimizer(Optimizer):
             return choose_engine(group["params"], self._check_options(group)[1], quiet=True)
         except (RuntimeError, ValueError):  # which a step will raise
             return "none"
+
+
+def _is_capturing() -> bool:
+    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def _list_ids(groups: list[dict[str, Any]]) -> set[int]:
