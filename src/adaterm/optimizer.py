@@ -15,8 +15,8 @@ from torch.optim.optimizer import (
 )
 
 from adaterm import state
-from adaterm.engines.agreement import Agreement, Sums, is_sharded, refuse_flat
-from adaterm.engines.base import Scaling
+from adaterm.engines.agreement import Sums, is_sharded, refuse_flat
+from adaterm.engines.base import Scaling, is_capturing
 from adaterm.engines.choice import choose_engine, refuse_gradients
 from adaterm.engines.group_step import GroupStep, Plan
 from adaterm.engines.memory import Memory
@@ -35,9 +35,8 @@ from adaterm.statistics import ParameterStatistics
 
 _COMMON = {name: getattr(Common(), name) for name in name_options(Common)}
 _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
-_CHECK_CAPTURE = "_accelerator_graph_capture_health_check"
-if not hasattr(Optimizer, _CHECK_CAPTURE):  # before torch 2.9
-    _CHECK_CAPTURE = "_cuda_graph_capture_health_check"
+_NEW_CHECK, _OLD_CHECK = "_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"
+_CHECK_CAPTURE = _NEW_CHECK if hasattr(Optimizer, _NEW_CHECK) else _OLD_CHECK  # the old one before torch 2.9
 
 
 class RobustOptimizer(Optimizer):
@@ -131,9 +130,9 @@ class RobustOptimizer(Optimizer):
         """Whether there are hooks or a profiler, for which torch's wrapper costs as much as half a small step."""
         hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks or _global_optimizer_pre_hooks
         watched = hooks or _global_optimizer_post_hooks or torch.autograd.profiler._is_profiler_enabled
-        if not (watched or torch.compiler.is_compiling()):
-            return False
-        return getattr(type(self).step, "__code__", None) is not _WRAPPER  # a subclass's own: torch calls the hooks
+        if watched or torch.compiler.is_compiling():
+            return getattr(type(self).step, "__code__", None) is not _WRAPPER  # torch wraps a subclass's own step
+        return False
 
     def _step(self, closure: Callable[[], float] | None = None) -> float | None:
         loss = None
@@ -143,7 +142,7 @@ class RobustOptimizer(Optimizer):
         scaling = Scaling(self.grad_scale, self.found_inf)
         recalled = self._memory.recall(self.param_groups, list(self.state.values()), self._read_options)
         # torch's check costs as much as a launch: a repeated step has passed it, unless it is now in a graph.
-        if not recalled or [step for step in recalled if not step.fused] or _is_capturing():
+        if not recalled or [step for step in recalled if not step.fused] or is_capturing():
             getattr(self, _CHECK_CAPTURE)()
         steps = recalled or self._make_steps(scaling)
         self._memory.steps = steps or []
@@ -168,10 +167,11 @@ class RobustOptimizer(Optimizer):
         rehearsal = False
         if not torch.compiler.is_compiling():
             if self._memory.only_rehearsed:
-                self._forget_rehearsal()
+                state.forget_rehearsal(self.state, params)
+                self._memory.only_rehearsed = False
             agreement = self._memory.find_agreement(params)
             rehearsal = not self.state and state.is_rehearsal(self.param_groups, agreement)
-            if not rehearsal and self._begins_with_infinity(agreement, scaling.found_inf):
+            if not rehearsal and state.begins_with_infinity(self.state, params, agreement, scaling.found_inf):
                 return None
         columns = {index: self._gather_state(index, plan.rule) for index, plan in plans.items()}
         if rehearsal:
@@ -227,22 +227,6 @@ class RobustOptimizer(Optimizer):
             else:
                 step.step(scaling)
             step.end(self.state)
-
-    def _forget_rehearsal(self) -> None:
-        """Drop state that was only rehearsed, unless something was loaded into it: the first step makes its own."""
-        for parameter in self._list_params():
-            if parameter in self.state and not self.state[parameter]["step"]:
-                del self.state[parameter]
-        self._memory.only_rehearsed = False
-
-    def _begins_with_infinity(self, agreement: Agreement | None, found_inf: Tensor | None) -> bool:
-        """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
-        stepped = [parameter for parameter in self._list_params() if parameter.grad is not None]
-        if found_inf is None or all(self.state.get(parameter) for parameter in stepped):
-            return False
-        if agreement is not None:
-            _, found_inf = agreement.reach([], 1, found_inf)
-        return found_inf is not None and bool(found_inf.item())
 
     def _gather_state(self, index: int, rule: Rule) -> dict[str, list[Tensor]]:
         """The state of the parameters of a group's step, by name, made where it is missing."""
@@ -327,10 +311,6 @@ class RobustOptimizer(Optimizer):
             return choose_engine(group["params"], self._check_options(group)[1], quiet=True)
         except (RuntimeError, ValueError):  # which a step will raise
             return "none"
-
-
-def _is_capturing() -> bool:
-    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def _list_ids(groups: list[dict[str, Any]]) -> set[int]:

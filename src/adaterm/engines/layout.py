@@ -52,7 +52,7 @@ class Table:
         self._set(TRIGAMMA, _as_bits([measure(size, rule.needs_trigamma).trigamma for size in block.sizes]))
         self._set(FIRST_CHUNK, [0, *accumulate(self.chunks)][:-1])
         self._set(STREAM, block.streams)
-        self._stored = find_addresses([*block.params, *block.means, *block.scales])
+        self._address_bits = reduce(or_, find_addresses([*block.params, *block.means, *block.scales]), 0)
 
     def _arrange_gradients(self) -> list[Tensor]:
         """The gradients with the parameters' order of elements in memory; copies must live until the step has ended."""
@@ -86,7 +86,7 @@ class Table:
 
     def is_aligned(self) -> bool:
         """Whether all tensors begin where kernels can read many elements at a time."""
-        return reduce(or_, self._stored + self._gradients, 0) % 16 == 0
+        return reduce(or_, self._gradients, self._address_bits) % 16 == 0
 
     def _set(self, column: int, values: Sequence[int]) -> None:
         self.values[self._head + column :: self._row] = array("q", values)

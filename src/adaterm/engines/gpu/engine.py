@@ -179,7 +179,7 @@ class GpuEngine:
 
     def _launch_kernels(self, names: tuple[str, ...], given: _OnDevice) -> None:
         """Launch what was compiled before with as little work as can be, or let Triton compile and launch."""
-        key: tuple[Any, ...] = (names, self._aligned, *given.list_types())
+        key: tuple[Any, ...] = (names, self._aligned, *(() if given is _NOTHING else given.list_types()))
         if self._evidence is not None:
             key += (self._evidence.remember, self._evidence.sums.shape[1], *_find_addresses(self._evidence[:3]))
         prepared = self._prepared.get(key) if given is _NOTHING else None
