@@ -44,8 +44,6 @@ class RobustOptimizer(Optimizer):
 
     scale_name: ClassVar[str]
     """The name of the second average in the state."""
-    grad_scale: Tensor | None = None  # GradScaler sets these two, and deletes its own
-    found_inf: Tensor | None = None
     _rule: ClassVar[type[Rule]]
     _rule_options: ClassVar[tuple[str, ...]]
     _fixed: ClassVar[dict[str, Any]]  # what is not an option of this class
@@ -139,7 +137,7 @@ class RobustOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        scaling = Scaling(self.grad_scale, self.found_inf)
+        scaling = Scaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         recalled = self._memory.recall(self.param_groups, list(self.state.values()), self._read_options)
         # torch's check costs as much as a launch: a repeated step has passed it, unless it is now in a graph.
         if not recalled or [step for step in recalled if not step.fused] or is_capturing():
@@ -242,7 +240,7 @@ class RobustOptimizer(Optimizer):
         """Fill the lists and make missing state; torch.compile runs a method of this name outside the graph."""
         rule, options = self._check_options(group)
         names, stepped = name_state(rule), [p for p in group["params"] if p.grad is not None]
-        engine, grad_scale = choose_engine(stepped, options), self.grad_scale
+        engine, grad_scale = choose_engine(stepped, options), getattr(self, "grad_scale", None)
         fresh = [parameter for parameter in stepped if not self.state.get(parameter)]
         agreement = self._memory.find_agreement(self._list_params())
         for parameter in stepped:
