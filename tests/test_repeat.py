@@ -11,6 +11,7 @@ from changes import CHANGES, CHANGES_OF_JUDGEMENT, compare, is_allowed
 import adaterm
 from adaterm.engines import group_step
 from adaterm.engines.choice import make_engine
+from adaterm.optimizer import _CHECK_CAPTURE
 
 either = pytest.mark.parametrize("name", MAIN)
 NOTICED = {"AdaTerm": CHANGES, "RobustAdamW": CHANGES + CHANGES_OF_JUDGEMENT}
@@ -181,3 +182,16 @@ def test_a_bad_option_is_refused_before_anything_changes(name):
     with pytest.raises(ValueError, match=r"lr=-1.0 is not possible"):
         optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+
+
+@pytest.mark.parametrize("engine", ["fused", "foreach"])
+def test_torch_checks_new_steps_and_those_in_graphs(engine, monkeypatch):
+    params, checked = parameters(), []
+    optimizer = adaterm.AdaTerm(params, **ENGINES[engine])
+    monkeypatch.setattr(optimizer, _CHECK_CAPTURE, lambda: checked.append(step), raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: step == 3)
+    for step in range(5):
+        give_gradients(params, step)
+        optimizer.step()
+    assert checked == ([0, 3] if engine == "fused" else [0, 1, 2, 3, 4])

@@ -1,7 +1,7 @@
 """The torch.optim shell: parameter groups, checkpoints, and the course of a step."""
 
 from collections.abc import Callable, Mapping
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, ClassVar, overload
 
 import torch
@@ -15,8 +15,8 @@ from torch.optim.optimizer import (
 )
 
 from adaterm import state
-from adaterm.engines.agreement import Agreement, Sums, is_sharded, refuse_flat
-from adaterm.engines.base import Scaling
+from adaterm.engines.agreement import Sums, is_sharded, refuse_flat
+from adaterm.engines.base import Scaling, is_capturing
 from adaterm.engines.choice import choose_engine, refuse_gradients
 from adaterm.engines.group_step import GroupStep, Plan
 from adaterm.engines.memory import Memory
@@ -35,9 +35,8 @@ from adaterm.statistics import ParameterStatistics
 
 _COMMON = {name: getattr(Common(), name) for name in name_options(Common)}
 _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
-_CHECK_CAPTURE = "_accelerator_graph_capture_health_check"
-if not hasattr(Optimizer, _CHECK_CAPTURE):  # before torch 2.9
-    _CHECK_CAPTURE = "_cuda_graph_capture_health_check"
+_NEW_CHECK, _OLD_CHECK = "_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"
+_CHECK_CAPTURE = _NEW_CHECK if hasattr(Optimizer, _NEW_CHECK) else _OLD_CHECK  # the old one before torch 2.9
 
 
 class RobustOptimizer(Optimizer):
@@ -49,6 +48,7 @@ class RobustOptimizer(Optimizer):
     _rule_options: ClassVar[tuple[str, ...]]
     _fixed: ClassVar[dict[str, Any]]  # what is not an option of this class
     _missing_means: ClassVar[dict[str, Any]]  # what an option is in checkpoints that are older than it
+    _get_options: ClassVar["itemgetter[Any]"]  # all that a group has
 
     def __init_subclass__(cls, template: Rule | None = None, fixed: tuple[str, ...] = (), **kwargs: Any) -> None:
         """Take the rule with the defaults of all options, and the names of what is not an option."""
@@ -58,6 +58,7 @@ class RobustOptimizer(Optimizer):
             cls._rule, cls._fixed = type(template), {name: values.pop(name) for name in fixed}
             cls.scale_name = template.scale_name
             cls._rule_options, cls._missing_means = tuple(values), _COMMON | values
+            cls._get_options = itemgetter(*cls._missing_means)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "RobustOptimizer":
         """Refuse Adam's `betas` where there is one decay, and what is not an option."""
@@ -82,15 +83,13 @@ class RobustOptimizer(Optimizer):
     def _read_options(self, index: int) -> tuple[Rule, Common]:
         """The options of a group, checked again only if one is another object than in the last step."""
         group = self.param_groups[index]
-        if torch.compiler.is_compiling():
-            return self._check_options(group)
-        values = [group[name] for name in self._missing_means]
-        if index in self._memory.options:
-            before, rule, options = self._memory.options[index]
-            if all(map(is_, values, before)) and list not in map(type, values):  # a list may change in place
-                return rule, options
-        self._memory.options[index] = values, *self._check_options(group)
-        return self._memory.options[index][1:]
+        values, known = self._get_options(group), self._memory.options.get(index)
+        if known is not None and all(map(is_, values, known[0])):
+            return known[1:]
+        checked = self._check_options(group)
+        if list not in map(type, values):  # a list may change in place
+            self._memory.options[index] = values, *checked
+        return checked
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with options of its own if it names any."""
@@ -125,17 +124,20 @@ class RobustOptimizer(Optimizer):
         """Whether there are hooks or a profiler, for which torch's wrapper costs as much as half a small step."""
         hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks or _global_optimizer_pre_hooks
         watched = hooks or _global_optimizer_post_hooks or torch.autograd.profiler._is_profiler_enabled
-        wrapped = getattr(type(self).step, "__code__", None) is _WRAPPER  # a subclass's own: torch calls the hooks
-        return not wrapped and (bool(watched) or torch.compiler.is_compiling())
+        if watched or torch.compiler.is_compiling():
+            return getattr(type(self).step, "__code__", None) is not _WRAPPER  # torch wraps a subclass's own step
+        return False
 
     def _step(self, closure: Callable[[], float] | None = None) -> float | None:
-        getattr(self, _CHECK_CAPTURE)()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         scaling = Scaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         recalled = self._memory.recall(self.param_groups, list(self.state.values()), self._read_options)
+        # torch's check costs as much as a launch: a repeated step has passed it, unless it is now in a graph.
+        if not recalled or [step for step in recalled if not step.fused] or is_capturing():
+            getattr(self, _CHECK_CAPTURE)()
         steps = recalled or self._make_steps(scaling)
         self._memory.steps = steps or []
         if steps is not None:
@@ -159,10 +161,11 @@ class RobustOptimizer(Optimizer):
         rehearsal = False
         if not torch.compiler.is_compiling():
             if self._memory.only_rehearsed:
-                self._forget_rehearsal()
+                state.forget_rehearsal(self.state, params)
+                self._memory.only_rehearsed = False
             agreement = self._memory.find_agreement(params)
             rehearsal = not self.state and state.is_rehearsal(self.param_groups, agreement)
-            if not rehearsal and self._begins_with_infinity(agreement, scaling.found_inf):
+            if not rehearsal and state.begins_with_infinity(self.state, params, agreement, scaling.found_inf):
                 return None
         columns = {index: self._gather_state(index, plan.rule) for index, plan in plans.items()}
         if rehearsal:
@@ -172,7 +175,8 @@ class RobustOptimizer(Optimizer):
         return [step for step in steps if step is not None]
 
     def _plan(self, index: int, all_params: list[Tensor]) -> Plan:
-        rule, options = self._read_options(index)
+        compiling = torch.compiler.is_compiling()
+        rule, options = self._check_options(self.param_groups[index]) if compiling else self._read_options(index)
         params = list(self.param_groups[index]["params"])
         stepped = [parameter for parameter in params if parameter.grad is not None]
         refuse_gradients(type(self).__name__, stepped)
@@ -194,7 +198,7 @@ class RobustOptimizer(Optimizer):
 
     def _carry_out(self, steps: list[GroupStep], scaling: Scaling) -> None:
         """Gauge, agree and finish; where nothing has to be agreed, engines take their stages in one go."""
-        memory, judges = self._memory, any(step.plan.rule.window for step in steps)
+        memory, judges = self._memory, bool(steps) and steps[0].plan.rule.window > 0  # all groups do, or none
         gauged: list[Sums] = []
         if memory.agreement is not None or judges:
             gauged = [part for step in steps for part in step.gauge(Scaling(scaling.grad_scale))]
@@ -203,8 +207,8 @@ class RobustOptimizer(Optimizer):
             rows = max([step.plan.rule.sum_count for step in steps], default=1)
             sums, found_inf = memory.agreement.reach(gauged, rows, scaling.found_inf)
             scaling = Scaling(scaling.grad_scale, found_inf)
-        on_device = all(step.skips_on_device for step in steps)
-        if scaling.found_inf is not None and not on_device and scaling.found_inf.item():
+        found = scaling.found_inf
+        if found is not None and not all(step.skips_on_device for step in steps) and found.item():
             memory.verdict = None
             for step in steps:
                 step.skip()
@@ -217,22 +221,6 @@ class RobustOptimizer(Optimizer):
             else:
                 step.step(scaling)
             step.end(self.state)
-
-    def _forget_rehearsal(self) -> None:
-        """Drop state that was only rehearsed, unless something was loaded into it: the first step makes its own."""
-        for parameter in self._list_params():
-            if parameter in self.state and not self.state[parameter]["step"]:
-                del self.state[parameter]
-        self._memory.only_rehearsed = False
-
-    def _begins_with_infinity(self, agreement: Agreement | None, found_inf: Tensor | None) -> bool:
-        """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
-        stepped = [parameter for parameter in self._list_params() if parameter.grad is not None]
-        if found_inf is None or all(self.state.get(parameter) for parameter in stepped):
-            return False
-        if agreement is not None:
-            _, found_inf = agreement.reach([], 1, found_inf)
-        return found_inf is not None and bool(found_inf.item())
 
     def _gather_state(self, index: int, rule: Rule) -> dict[str, list[Tensor]]:
         """The state of the parameters of a group's step, by name, made where it is missing."""

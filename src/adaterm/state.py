@@ -283,3 +283,21 @@ def is_rehearsal(groups: list[dict[str, Any]], agreement: Agreement | None) -> b
     ]
     totals = agreement.reach(sums, 1)[0] if agreement else [each.values for each in sums]
     return not any(bool(total) for total in totals)
+
+
+def forget_rehearsal(state: dict[Tensor, dict[str, Tensor]], params: list[Tensor]) -> None:
+    """Drop state that was only rehearsed, unless something was loaded into it: the first step makes its own."""
+    for parameter in params:
+        if parameter in state and not state[parameter]["step"]:
+            del state[parameter]
+
+
+def begins_with_infinity(
+    state: Mapping[Tensor, Any], params: list[Tensor], agreement: Agreement | None, found_inf: Tensor | None
+) -> bool:
+    """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
+    if found_inf is None or all(state.get(parameter) for parameter in params if parameter.grad is not None):
+        return False
+    if agreement is not None:
+        _, found_inf = agreement.reach([], 1, found_inf)
+    return found_inf is not None and bool(found_inf.item())

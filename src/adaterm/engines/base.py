@@ -18,6 +18,11 @@ class Scaling(NamedTuple):
     found_inf: Tensor | None = None
 
 
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured."""
+    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+
 @dataclass
 class Block:
     """Tensors of one parameter group that share device and precisions, as parallel lists.

@@ -4,9 +4,8 @@ import importlib
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
 from math import nan
-from operator import is_, itemgetter
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +20,8 @@ from adaterm.rules import WINDOW, Rule, name_state
 
 # torch's own check of many tensors in one call; without it no step is repeated
 _TensorGuards: Any = getattr(importlib.import_module("torch._C._dynamo.guards"), "TensorGuards", None)
+
+_NO_MODE = nullcontext()
 
 
 class Plan(NamedTuple):
@@ -40,7 +41,7 @@ class GroupStep:
 
     def __init__(self, plan: Plan, state: dict[str, list[Tensor]], captured: list[Any]) -> None:
         self.plan, self.params = plan, [plan.params[place] for place in plan.places]
-        self._variant = describe_variant(plan.rule, plan.options)
+        self._variant, self.fused = describe_variant(plan.rule, plan.options), plan.engine == "fused"
         self._sharded = any(map(is_sharded, self.params))
         self._complex = any(parameter.is_complex() for parameter in self.params)
         grads = [_resolve(get_local_gradient(parameter)) for parameter in self.params]
@@ -56,32 +57,26 @@ class GroupStep:
         """
         if _TensorGuards is None or self.plan.options.differentiable:
             return
-        names = name_state(self.plan.rule)
-        self._entries, self._get_state, self._width = entries, itemgetter(*names), len(names)
         vectors = ("exp_avg", self.plan.rule.scale_name, WINDOW)
-        self._vectors = [place for place, name in enumerate(names) if name in vectors]
-        params, state = self._find_tensors(entries)
+        names = name_state(self.plan.rule)
+        self._entries, self._names = entries, sorted(names, key=lambda name: name not in vectors)
+        self._arrays = len(self.params) * (1 + sum(name in vectors for name in names))  # the first of all tensors
+        stored = self._find_tensors(entries)
         grads = [get_local_gradient(parameter) for parameter in self.params]
         first = {id(gradient): place for place, gradient in reversed(list(enumerate(grads)))}
         self._same = [first[id(gradient)] for gradient in grads] if len(first) < len(grads) else None
-        tensors = self._list_arrays(params, state) + self._list_once(grads)
+        tensors = stored[: self._arrays] + self._list_once(grads)
         sizes, strides = [list(tensor.size()) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
         self._guards = _TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        self._addresses = find_addresses(params + state)
+        self._addresses = find_addresses(stored)
         # As long as these live no other number can be at a scalar's address, so that it tells all there is to know.
-        self._storages = [tensor.untyped_storage() for tensor in state if tensor.dim() == 0]
+        self._storages = [tensor.untyped_storage() for tensor in stored[self._arrays :]]
         self._specs = [getattr(parameter, "_spec", None) for parameter in self.params]
 
-    def _find_tensors(self, entries: list[dict[str, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-        """Parameters and state as they are now, in this rank's parts."""
-        state = list(chain.from_iterable(map(self._get_state, entries)))
-        if self._sharded:
-            return list(map(get_local, self.params)), list(map(get_local, state))
-        return self.params, state
-
-    def _list_arrays(self, params: list[Tensor], state: list[Tensor]) -> list[Tensor]:
-        """Parameters, means, scales and windows: all but the scalars of the state."""
-        return params + [tensor for place in self._vectors for tensor in state[place :: self._width]]
+    def _find_tensors(self, entries: list[dict[str, Tensor]]) -> list[Tensor]:
+        """Parameters, means, scales, windows, and then the scalars of the state, as they are now on this rank."""
+        tensors = self.params + [entry[name] for name in self._names for entry in entries]
+        return list(map(get_local, tensors)) if self._sharded else tensors
 
     def _list_once(self, grads: list[Tensor]) -> list[Tensor]:
         """The gradients, each once, also where parameters share one: torch's guards want no tensor twice."""
@@ -98,7 +93,7 @@ class GroupStep:
         if self._entries is None:
             return False
         try:
-            params, state = self._find_tensors(self._entries)
+            tensors = self._find_tensors(self._entries)
         except KeyError:  # an entry of the state is gone
             return False
         if self._sharded:
@@ -107,9 +102,9 @@ class GroupStep:
             grads = list(map(get_local, grads))
         if self._same is not None and not all(grads[place] is grads[i] for i, place in enumerate(self._same)):
             return False
-        if not self._guards.check(*self._list_arrays(params, state), *self._list_once(grads)):
+        if not self._guards.check(*tensors[: self._arrays], *self._list_once(grads)):
             return False
-        if find_addresses(params + state) != self._addresses:
+        if find_addresses(tensors) != self._addresses:
             return False
         last = self.engines[0].block
         unchanged = rule is last.rule and options is last.options
@@ -122,8 +117,9 @@ class GroupStep:
         if self._complex:
             grads = as_reals([_resolve(gradient) for gradient in grads])
         for engine, indices in zip(self.engines, self._indices, strict=True):
-            engine.block.rule, engine.block.options = rule, options
-            engine.block.grads = grads if len(self.engines) == 1 else [grads[index] for index in indices]
+            block = engine.block
+            block.rule, block.options = rule, options
+            block.grads = grads if len(indices) == len(grads) else [grads[index] for index in indices]
 
     def _has_same_shards(self, grads: list[Any]) -> bool:
         specs = [getattr(parameter, "_spec", None) for parameter in self.params]
@@ -149,9 +145,7 @@ class GroupStep:
 
     def _grad_mode(self) -> AbstractContextManager[Any]:
         """Autograd's part in a step; kernels are beyond its sight."""
-        if self.plan.engine == "fused":
-            return nullcontext()
-        return torch.set_grad_enabled(self.plan.options.differentiable)
+        return _NO_MODE if self.fused else torch.set_grad_enabled(self.plan.options.differentiable)
 
     def gauge(self, scaling: Scaling) -> list[Sums]:
         """The sums of all tensors."""
@@ -183,7 +177,7 @@ class GroupStep:
         """Let autograd know of what changed behind its back, and let go of the gradients."""
         if self.plan.options.differentiable:
             self._replace_state(state)
-        elif self.plan.engine == "fused" or self._sharded:
+        elif self.fused or self._sharded:
             torch.autograd.graph.increment_version(self.params)
         self._drop_gradients()
 

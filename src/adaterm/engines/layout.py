@@ -6,6 +6,7 @@ from functools import reduce
 from itertools import accumulate
 from math import ceil
 from operator import or_
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,8 +37,8 @@ class Table:
         self._head, self._row = measure_table(kind_of(rule))
         self.values = array("q", bytes(8 * (self._head + self._row * count)))
         self._block = block
-        self._numbers: list[float] = []
         self._gradients: list[int] = []
+        self._given: tuple[Any, Any] = (None, None)  # the rule and the options that the numbers are of
         self._arranged = [_is_arranged(*pair) for pair in zip(block.grads, block.params, strict=True)]
         self._all_arranged = all(self._arranged)
         columns = {PARAMETER: block.params, MEAN: block.means, SCALE: block.scales, STEP: block.steps}
@@ -51,8 +52,7 @@ class Table:
         self._set(TRIGAMMA, _as_bits([measure(size, rule.needs_trigamma).trigamma for size in block.sizes]))
         self._set(FIRST_CHUNK, [0, *accumulate(self.chunks)][:-1])
         self._set(STREAM, block.streams)
-        self._state_aligned = _are_aligned(find_addresses([*block.params, *block.means, *block.scales]))
-        self.aligned = False
+        self._address_bits = reduce(or_, find_addresses([*block.params, *block.means, *block.scales]), 0)
 
     def _arrange_gradients(self) -> list[Tensor]:
         """The gradients with the parameters' order of elements in memory; copies must live until the step has ended."""
@@ -66,24 +66,27 @@ class Table:
 
     def update(self) -> bool:
         """Write the numbers and the addresses of the gradients; whether anything is not as it was."""
-        changed = False
-        self._block.arranged = self._arrange_gradients()
-        addresses = find_addresses(self._block.arranged)
-        if addresses != self._gradients:
+        block = self._block
+        block.arranged = self._arrange_gradients()
+        addresses = find_addresses(block.arranged)
+        changed = addresses != self._gradients
+        if changed:
             self._set(GRADIENT, addresses)
             self._gradients = addresses
-            self.aligned = self._state_aligned and _are_aligned(addresses)
-            changed = True
-        numbers = self._read_numbers()
-        if numbers != self._numbers:
-            self.values[: self._head] = _as_bits(numbers)
-            self._numbers = numbers
-            changed = True
+        rule, options = self._given
+        if block.rule is not rule or block.options is not options or isinstance(options.lr, Tensor):
+            numbers = _as_bits(self._read_numbers())
+            changed = changed or numbers != self.values[: self._head]
+            self.values[: self._head], self._given = numbers, (block.rule, block.options)
         return changed
 
     def forget(self) -> None:
         """Let the next update count as a change."""
-        self._gradients, self._numbers = [], []
+        self._gradients = []
+
+    def is_aligned(self) -> bool:
+        """Whether all tensors begin where kernels can read many elements at a time."""
+        return reduce(or_, self._gradients, self._address_bits) % 16 == 0
 
     def _set(self, column: int, values: Sequence[int]) -> None:
         self.values[self._head + column :: self._row] = array("q", values)
@@ -98,10 +101,6 @@ class Table:
 def find_addresses(tensors: list[Tensor]) -> list[int]:
     """Where tensors begin in memory."""
     return list(map(Tensor.data_ptr, tensors))
-
-
-def _are_aligned(addresses: list[int]) -> bool:
-    return reduce(or_, addresses, 0) % 16 == 0
 
 
 def _as_bits(numbers: Sequence[float]) -> "array[int]":

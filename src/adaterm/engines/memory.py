@@ -1,8 +1,7 @@
 """What an optimizer remembers from step to step: groups' steps that can be repeated, and how all of them agree."""
 
 from collections.abc import Callable
-from itertools import repeat
-from operator import is_, is_not
+from operator import is_
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ class Memory:
         self.captured = captured  # by CUDA graphs, which may be replayed at any time
         self.steps: list[GroupStep] = []  # of the last step
         self.verdict: Tensor | None = None  # on the last batch
-        self.options: dict[int, tuple[list[Any], Rule, Common]] = {}  # of each group
+        self.options: dict[int, tuple[tuple[Any, ...], Rule, Common]] = {}  # of each group
         self.only_rehearsed = False  # whether there is state, and no step was taken
         self.agreement: Agreement | None = None
         self.history: Tensor | None = None  # what was noted of the last batches, if they are judged
@@ -55,8 +54,8 @@ class Memory:
         for index, group in enumerate(groups):
             params = group["params"]
             grads = [parameter.grad for parameter in params]
-            present = tuple(map(is_not, grads, repeat(None)))
-            if True in present:
+            present = tuple([gradient is not None for gradient in grads])
+            if any(present):
                 remembered = self._by_group.get(index, {})
                 if present not in remembered:
                     return None

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from numba import carray, njit
+from numba.cpython.unsafe.tuple import tuple_setitem
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from adaterm import rounding
@@ -62,22 +63,23 @@ def find_own(address, index, count, like):
 
 
 @inline
-def narrow_numbers(given, count, zero):
-    """Sign, decay and the rule's numbers, in the state's precision."""
-    exact = carray(pointer(given[AT.table], 0.0), (layout.SHARED_NUMBERS + count,))
-    narrowed = carray(pointer(given[AT.numbers], zero), (count,))
-    for index in range(count):
-        narrowed[index] = exact[layout.SHARED_NUMBERS + index]
+def narrow_numbers(given, numbers, zero):
+    """Sign, decay and, in place of as many zeros, the rule's numbers, in the state's precision."""
+    exact = carray(pointer(given[AT.table], 0.0), (layout.SHARED_NUMBERS + len(numbers),))
+    for index in range(len(numbers)):
+        numbers = tuple_setitem(numbers, index, cast(exact[layout.SHARED_NUMBERS + index], zero))
     scale = carray(pointer(given[AT.grad_scale], 0.0), (1,))[0]
-    return cast(exact[layout.SIGN] / scale, zero), cast(exact[layout.WEIGHT_DECAY], zero), narrowed
+    return cast(exact[layout.SIGN] / scale, zero), cast(exact[layout.WEIGHT_DECAY], zero), numbers
 
 
 @inline
 def load_scalars(row, scalars, zero):
-    """Read a tensor's scalars from its state; those that the rule does without are 0."""
+    """A tensor's scalars from its state, in place of as many zeros; those that the rule does without stay 0."""
     for index in range(len(scalars)):
         address = row[layout.SHARED_COLUMNS + index]
-        scalars[index] = carray(pointer(address, zero), (1,))[0] if address != 0 else zero
+        if address != 0:
+            scalars = tuple_setitem(scalars, index, carray(pointer(address, zero), (1,))[0])
+    return scalars
 
 
 @inline

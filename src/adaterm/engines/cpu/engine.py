@@ -125,9 +125,6 @@ class CpuEngine:
         self._parts = buffer(sum(self._table.chunks), kind.sum_count, of=torch.float64)
         self._counters = buffer(count * LINE // 8, of=torch.int64)
         self._rates = buffer(count, len(kind.rates._fields))
-        self._scalars = buffer(count, len(kind.scalars._fields))
-        self._exact_scalars = self._scalars.double()
-        self._numbers = buffer(len(kind.numbers._fields))
         self._grad_scale = torch.ones(1, dtype=torch.float64, device="cpu")
         self._scaled = False
         self._verdict = buffer(VERDICT)
@@ -213,9 +210,6 @@ class CpuEngine:
             parts=self._parts.data_ptr(),
             counters=self._counters.data_ptr(),
             rates=self._rates.data_ptr(),
-            scalars=self._scalars.data_ptr(),
-            exact_scalars=self._exact_scalars.data_ptr(),
-            numbers=self._numbers.data_ptr(),
             statistics=self.statistics.data_ptr(),
             grad_scale=self._grad_scale.data_ptr(),
             sums=self._sums.data_ptr(),

@@ -133,6 +133,7 @@ def _compile_stage(stage: Stage) -> Any:
     zero, p_unit, g_unit = (UNITS[name] for name in stage.dtypes)
     variant = f"{_FINGERPRINT} {stage}"
     sum_count, number_count, scalar_count, rate_count = rule.sum_count, *(len(kind._fields) for kind in rule[4:])
+    no_numbers, no_scalars, no_exact_scalars = (zero,) * number_count, (zero,) * scalar_count, (0.0,) * scalar_count
     shrinkage = rule.rates._fields.index("shrinkage")
     head, row_length = layout.measure_table(rule)
 
@@ -141,11 +142,8 @@ def _compile_stage(stage: Stage) -> Any:
         given, item = read(context, address)
         tensor, begin, end, first = item.tensor, item.begin, item.end, item.first
         row = find_row(given, tensor, head, row_length, 0)
-        sign, decay, narrowed = narrow_numbers(given, number_count, zero)
-        numbers = Numbers(*to_fixed_tuple(narrowed, number_count))
-        stored = find_own(given[AT.scalars], tensor, scalar_count, zero)
-        load_scalars(row, stored, zero)
-        scalars = Scalars(*to_fixed_tuple(stored, scalar_count))
+        sign, decay, narrowed = narrow_numbers(given, no_numbers, zero)
+        numbers, scalars = Numbers(*narrowed), Scalars(*load_scalars(row, no_scalars, zero))
         for start in range(begin, end, PIECE):
             totals = find_own(given[AT.parts], first + start // PIECE, sum_count, 0.0)
             for place in range(sum_count):
@@ -170,9 +168,7 @@ def _compile_stage(stage: Stage) -> Any:
         step[0] += np.float32(1)
         size = Size(np.float64(row[layout.WHOLE_SIZE]), trigamma)
         totals = to_fixed_tuple(sums[:, tensor], sum_count)
-        wide_scalars = find_own(given[AT.exact_scalars], tensor, scalar_count, 0.0)
-        load_scalars(row, wide_scalars, zero)
-        scalars = Scalars(*to_fixed_tuple(wide_scalars, scalar_count))
+        scalars = Scalars(*load_scalars(row, no_exact_scalars, zero))
         pace = Pace(exact[layout.LR], exact[layout.WEIGHT_DECAY], np.float64(step[0]))
         rates, following, _, report = weigh_tensor(
             totals, size, scalars, row[layout.WINDOW], given[AT.window], verdict, pace, numbers
@@ -188,8 +184,8 @@ def _compile_stage(stage: Stage) -> Any:
         given, item = read(context, address)
         tensor, begin, end = item.tensor, item.begin, item.end
         row = find_row(given, tensor, head, row_length, 0)
-        sign, decay, narrowed = narrow_numbers(given, number_count, zero)
-        numbers = Numbers(*to_fixed_tuple(narrowed, number_count))
+        sign, decay, narrowed = narrow_numbers(given, no_numbers, zero)
+        numbers = Numbers(*narrowed)
         rates = Rates(*to_fixed_tuple(find_own(given[AT.rates], tensor, rate_count, zero), rate_count))
         step = np.int64(find_step(row)[0])
         last = begin + (end - begin - 1) // PIECE * PIECE

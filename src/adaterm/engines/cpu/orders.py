@@ -37,9 +37,6 @@ class Context(NamedTuple):
     parts: int
     counters: int
     rates: int
-    scalars: int
-    exact_scalars: int
-    numbers: int
     statistics: int
     grad_scale: int
     sums: int

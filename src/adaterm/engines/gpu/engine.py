@@ -108,6 +108,7 @@ class GpuEngine:
         self._evidence: Evidence | None = None
         self.statistics = buffer(3, count)
         self._captured = False
+        self._aligned = False
         self._compiled: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
         self._prepared: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}  # launches whose arguments do not change
 
@@ -147,6 +148,7 @@ class GpuEngine:
         changed = self._host_table.update()
         capturing = self._table.is_cuda and torch.cuda.is_current_stream_capturing()
         if changed:
+            self._aligned = self._host_table.is_aligned()
             if self._captured:  # a graph reads the old table at every replay
                 self._table, self._captured = torch.empty_like(self._table), False
                 self._prepared.clear()
@@ -177,7 +179,7 @@ class GpuEngine:
 
     def _launch_kernels(self, names: tuple[str, ...], given: _OnDevice) -> None:
         """Launch what was compiled before with as little work as can be, or let Triton compile and launch."""
-        key: tuple[Any, ...] = (names, self._host_table.aligned, *given.list_types())
+        key: tuple[Any, ...] = (names, self._aligned, *(() if given is _NOTHING else given.list_types()))
         if self._evidence is not None:
             key += (self._evidence.remember, self._evidence.sums.shape[1], *_find_addresses(self._evidence[:3]))
         prepared = self._prepared.get(key) if given is _NOTHING else None
@@ -216,7 +218,7 @@ class GpuEngine:
         """Launch a kernel as Triton does, and keep what it compiled: its own way there costs more than all the rest."""
         kernel = getattr(_kernels(), "gauge" if name == "sum_up" else name)
         case = self._case._replace(
-            aligned=self._host_table.aligned,
+            aligned=self._aligned,
             lr_tensor=given.lr is not None,
             scaled=given.grad_scale is not None,
             may_skip=given.found_inf is not None,
