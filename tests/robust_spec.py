@@ -48,8 +48,8 @@ class Tensor:
         """w, from this tensor's own past; a batch of a minority is as far away as its level says."""
         self.w = 1.0 if self.finite else 0.0
         if self.has_level and nu < inf:
-            usual = max(0.0, np.median(self.window)) if len(self.window) >= ENOUGH else self.lam
-            self.w = (nu + 1) / (nu + np.exp(self.lam - usual - excess))
+            usual = max(0.0, np.median(self.window)) + excess if len(self.window) >= ENOUGH else self.lam
+            self.w = (nu + 1) / (nu + np.exp(self.lam - usual))
 
     @property
     def has_level(self):
@@ -181,5 +181,5 @@ class RobustAdamW:
                 tensor.window = [*tensor.window, tensor.lam][-window:]
         if not np.isnan(self.level):
             self.levels = [*self.levels, self.level][-window:]
-            if any(group["max_norm"] is not None for group in self.groups):
-                self.norms = [*self.norms, self.norm][-window:]
+        if any(tensor.finite for tensor in stepped):
+            self.norms = [*self.norms, self.norm][-window:]

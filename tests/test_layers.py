@@ -28,7 +28,7 @@ LAYERS = [
     },
     {"engines.foreach"},
     {"engines.cpu.primitives", "engines.gpu.case"},
-    {"engines.cpu.elements"},
+    {"engines.cpu.elements", "engines.gpu.access"},
     {"engines.cpu.loops", "engines.gpu.kernels"},
     {"engines.cpu.engine", "engines.gpu.engine"},
     {"engines.cpu", "engines.gpu"},

@@ -142,7 +142,13 @@ SCENARIOS = {
         added={33: ([(4,)], {"max_norm": "auto"})},
         changed={27: {"max_norm": "auto"}, 30: {"max_norm": None}, 45: {"max_norm": "auto"}, 50: {"max_norm": 4.0}},
     ),
-    "a kind of their own": Scenario([(SHAPES, {})], {"window": 20, "dof": 5.0}, recur(2, 30), steps=90),
+    "a kind of their own": Scenario(
+        [(SHAPES, {})],
+        {"window": 20, "dof": 5.0},
+        recur(2, 30),
+        added={60: ([(6, 2)], {})},  # weighed as 1 until it has a past, also in batches of that kind
+        steps=90,
+    ),
     "other thresholds, beyond four windows": Scenario(
         [(SHAPES[:2], {"threshold": 6.0}), (SHAPES[2:], {"threshold": 3.0})],
         {"window": 12, "minority": 0.2},

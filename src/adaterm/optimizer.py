@@ -84,17 +84,13 @@ class RobustOptimizer(Optimizer):
         group = self.param_groups[index]
         if torch.compiler.is_compiling():
             return self._check_options(group)
-        values = [*(group[name] for name in self._missing_means), self._clips()]
+        values = [group[name] for name in self._missing_means]
         if index in self._memory.options:
             before, rule, options = self._memory.options[index]
             if all(map(is_, values, before)) and list not in map(type, values):  # a list may change in place
                 return rule, options
         self._memory.options[index] = values, *self._check_options(group)
         return self._memory.options[index][1:]
-
-    def _clips(self) -> bool:
-        """Whether gradients of all groups are clipped together, which concerns each of them."""
-        return False
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with options of its own if it names any."""

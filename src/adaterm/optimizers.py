@@ -1,8 +1,7 @@
 """The optimizers: each a rule with its options."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from math import inf, nan
+from math import nan
 from typing import Any, Unpack
 
 import torch
@@ -328,12 +327,7 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         require(decoupled, "decoupled_weight_decay", decoupled, "True: use AdaTerm for L2 decay")
         same = all(other.get("window", rule.window) == rule.window for other in self.param_groups)
         require(same, "window", rule.window, "the same in all parameter groups: they are judged together")
-        if rule.max_norm is None and self._clips():  # the norm is that of all groups, so this one adds its part
-            rule = replace(rule, max_norm=inf)
         return rule, common
-
-    def _clips(self) -> bool:
-        return any(group.get("max_norm") is not None for group in self.param_groups)
 
     def batch_statistics(self) -> BatchStatistics:
         """Level, z-score and trust of the last step's batch, as tensors on the device.

@@ -192,6 +192,7 @@ class RobustAdamRule:
 
     family: ClassVar[str] = "robust_adam"
     scale_name: ClassVar[str] = "exp_avg_sq"
+    sum_count: ClassVar[int] = 4
     needs_trigamma: ClassVar[bool] = False
     Scalars: ClassVar[type[Any]] = RobustAdamScalars
     Rates: ClassVar[type[Any]] = RobustAdamRates
@@ -213,11 +214,6 @@ class RobustAdamRule:
         require(possible, "max_norm", self.max_norm, 'None, a positive number, or "auto" for the usual norm')
 
     @property
-    def sum_count(self) -> int:
-        """How many sums `gauge` leaves of a tensor: one more for clipping."""
-        return 3 if self.max_norm is None else 4
-
-    @property
     def robust(self) -> bool:
         """Whether the dof is finite."""
         return self.dof < inf
@@ -231,8 +227,8 @@ class RobustAdamRule:
     @property
     def flags(self) -> RobustAdamFlags:
         """What decides the course of the equations; kernels are compiled for it."""
-        clips = self.max_norm is not None
-        return RobustAdamFlags(self.robust, clips or self.threshold < inf, clips, follows=self.max_norm == "auto")
+        scales = self.max_norm is not None or self.threshold < inf
+        return RobustAdamFlags(self.robust, scales, follows=self.max_norm == "auto")
 
     def initial_scalars(self, size: Size, past: float = 0.0) -> dict[str, float]:
         """The corrections of mean and scale: 0 at first, and those of Adam for averages with a past."""

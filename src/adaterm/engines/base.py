@@ -89,9 +89,9 @@ class Evidence(NamedTuple):
     remember: bool  # whether what is noted of this batch is to be added to the history
 
 
-# A verdict is a vector: what is reported of a batch, of which its trust is the last, and then the rest of `Batch`.
-LEVEL, ZSCORE, TRUST, CLIP, EXCESS = range(5)
-VERDICT = 5
+# A verdict is a vector: what is reported of a batch, the rest of `Batch`, and the norm that is noted.
+LEVEL, ZSCORE, TRUST, CLIP, EXCESS, NORM = range(6)
+VERDICT = 6
 
 
 def read_verdict(verdict: Tensor | None) -> Batch | None:

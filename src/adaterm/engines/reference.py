@@ -29,7 +29,7 @@ def judge(block: Block, evidence: Evidence) -> Tensor:
     parts = stages.summarize(evidence.sums.unbind(), size, rule.flags)
     totals = Totals(*(values.sum(dtype=widest) for values in parts))
     batch, statistics, notes = stages.judge(totals, *evidence.history, rule.numbers, rule.flags)
-    verdict, found_inf = torch.stack([*statistics, batch.clip, batch.excess]), block.scaling.found_inf
+    verdict, found_inf = torch.stack([*statistics, batch.clip, batch.excess, notes.norm]), block.scaling.found_inf
     remembered = push(evidence.history, torch.stack(list(notes)).detach())
     if found_inf is not None:  # of a step that is skipped nothing is known
         taken = found_inf.reshape(()).to(verdict.device) == 0.0

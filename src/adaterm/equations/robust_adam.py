@@ -53,14 +53,13 @@ class RobustAdamNumbers(NamedTuple):
 
 
 class RobustAdamFlags(NamedTuple):
-    """RobustAdamW's switches: weights for each tensor, clipping at a norm, and whether that is the usual norm.
+    """RobustAdamW's switches: weights for each tensor, scaled gradients, and clipping at the usual norm.
 
     Gradients are scaled if they are clipped, or if batches are judged.
     """
 
     weighs: bool
     scales: bool
-    clips: bool
     follows: bool
 
 
@@ -149,21 +148,20 @@ def log_distance(sums: Array, size: Array) -> Array:
 def robust_adam_gauge(
     g: Array, mean: Array, scale: Array, scalars: Array, numbers: Array, flags: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """The sums of (g - m)^2 / (sqrt(v / c2) + eps)^2, of (g - m)^2, of v / c2 and, for clipping, of g^2."""
+    """The sums of (g - m)^2 / (sqrt(v / c2) + eps)^2, of (g - m)^2, of v / c2 and of g^2."""
     expected = ratio(scale, positive(scalars.scale_correction))
     squared = square(g - mean)
     deviation = add_up(squared)
     variance = add_up(expected)
     distance = add_up(squared / square(sqrt(expected) + numbers.eps))
-    return distance, deviation, variance, add_up(square(g)) if flags.clips else deviation
+    return distance, deviation, variance, add_up(square(g))
 
 
 def robust_adam_summarize(sums: Array, size: Array, flags: Array) -> Totals:
-    """What a tensor contributes to the judgement of the batch; the last of the sums is that of g^2, if there is one."""
+    """What a tensor contributes to the judgement of the batch."""
     note = log_distance(sums, size)
     valid = granted(1.0, farness(sums, size))
-    squares = where(valid > 0.0, sums[-1], 0.0) if flags.clips else 0.0 * valid
-    return Totals(where(note < inf, note, 0.0), granted(1.0, note), squares, valid)
+    return Totals(where(note < inf, note, 0.0), granted(1.0, note), where(valid > 0.0, sums[3], 0.0), valid)
 
 
 def robust_adam_judge(
@@ -196,19 +194,16 @@ def robust_adam_judge(
     excess = where(level - usual > spread, level - usual - spread, 0.0)
     excess = where(known >= ENOUGH, where(widened > numbers.threshold, excess, 0.0), 0.0)
     zscore = where(known >= ENOUGH, zscore, nan)
-    norm = 0.0 * totals.valid
+    norm = where(totals.squares > 0.0, sqrt(positive(totals.squares)), 0.0)
+    limit = numbers.max_norm
+    if flags.follows:
+        limit = where(count_above(norms, -inf) >= ENOUGH, quantile(sort(norms), 0.5), inf)
     shrinks = exp(-0.5 * excess)
-    clip = shrinks
-    if flags.clips:
-        norm = sqrt(totals.squares)
-        limit = numbers.max_norm
-        if flags.follows:
-            limit = where(count_above(norms, -inf) >= ENOUGH, quantile(sort(norms), 0.5), inf)
-        clipped = limit / (shrinks * norm + 1e-6)
-        clip = shrinks * where(clipped < 1.0, clipped, 1.0)
+    over = (shrinks * norm + 1e-6) / limit
+    clip = shrinks / where(over > 1.0, over, 1.0)
     note = where(level == level, level, inf)
     judged = where(known >= ENOUGH, note, inf) < inf
-    noted_norm = where(note < inf, norm, inf) if flags.clips else inf + 0.0 * norm
+    noted_norm = where(totals.valid > 0.0, norm, inf)
     notes = Notes(note, noted_norm, where(judged, far, inf), where(judged, count, inf))
     return Batch(trust, clip, excess), BatchStatistics(level, zscore, trust), notes
 
@@ -226,8 +221,9 @@ def robust_adam_weigh(
     valid = granted(1.0, far)
     weight = valid
     if flags.weighs:
-        usual = where(count_above(window, -inf) >= ENOUGH, at_least(quantile(sort(window), 0.5), 0.0), note)
-        weight = where(note < inf, (numbers.dof + 1.0) / (numbers.dof + exp(note - usual - batch.excess)), valid)
+        usual = at_least(quantile(sort(window), 0.5), 0.0) + batch.excess
+        usual = where(count_above(window, -inf) >= ENOUGH, usual, note)
+        weight = where(note < inf, (numbers.dof + 1.0) / (numbers.dof + exp(note - usual)), valid)
     rate = (1.0 - numbers.beta1) * batch.trust * weight
     rate = where(rate < 1.0, rate, 1.0)
     scale_rate = (1.0 - numbers.beta2) * batch.trust * weight

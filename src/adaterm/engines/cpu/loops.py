@@ -13,7 +13,7 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 from adaterm import binding, equations, rounding
 from adaterm.binding import stages_of
 from adaterm.engines import base, layout
-from adaterm.engines.base import CLIP, EXCESS, LEVEL, TRUST, VERDICT, ZSCORE
+from adaterm.engines.base import CLIP, EXCESS, LEVEL, NORM, TRUST, VERDICT, ZSCORE
 from adaterm.engines.cpu import elements, intrinsics, orders, primitives
 from adaterm.engines.cpu.elements import (
     AT,
@@ -279,7 +279,7 @@ def compile_judge(rule: RuleKind, dtype: str) -> Any:
         summed = Totals(*to_fixed_tuple(totals, TOTALS))
         batch, report, notes = judge(summed, history[0], history[1], history[2], history[3], numbers, FLAGS)
         verdict[LEVEL], verdict[ZSCORE], verdict[TRUST] = report
-        verdict[CLIP], verdict[EXCESS] = batch.clip, batch.excess
+        verdict[CLIP], verdict[EXCESS], verdict[NORM] = batch.clip, batch.excess, notes.norm
         if given.remember != 0:
             push(history[0], notes.level)
             push(history[1], notes.norm)

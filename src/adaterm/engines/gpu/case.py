@@ -130,8 +130,8 @@ def _summarize(sums, size, flags):
     return family_summarize(sums, Size(*size), flags)
 
 
-def _judge(totals, levels, norms, fars, counts, numbers, flags):
-    return family_judge(Totals(*totals), levels, norms, fars, counts, Numbers(*numbers), flags)
+def _judge(totals, windows, numbers, flags):
+    return family_judge(Totals(*totals), *windows, Numbers(*numbers), flags)
 
 
 def compile_function(function: Callable[..., Any], scope: dict[str, Any]) -> Any:

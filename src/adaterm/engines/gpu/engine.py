@@ -227,7 +227,7 @@ class GpuEngine:
         options = dict(_LAUNCH_OPTIONS["gauge" if name == "sum_up" else name])
         if torch.version.hip is not None:
             options.pop("maxnreg", None)
-        if name == "move":
+        if name in ("judge", "weigh", "move"):
             options["launch_pdl"] = case.overlap
         compiled = kernel[grid](*arguments, case, **options)
         if interpreted:

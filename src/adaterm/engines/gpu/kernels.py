@@ -8,8 +8,29 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from adaterm.engines import base, layout
-from adaterm.engines.gpu.case import EQUATIONS, compile_function, describe_case
-from adaterm.rounding import noise
+from adaterm.engines.gpu.access import (
+    FIRST_CHUNK,
+    INF,
+    SIZE,
+    STEP,
+    STREAM,
+    TRIGAMMA,
+    WHOLE_SIZE,
+    WINDOW,
+    find_tensor,
+    find_tensors,
+    load_elements,
+    load_number,
+    load_numbers,
+    load_rates,
+    load_scalars,
+    load_wide,
+    round_elements,
+    store_elements,
+    store_scalars,
+)
+from adaterm.engines.gpu.case import EQUATIONS, describe_case
+from adaterm.equations import Notes, Totals
 
 __all__ = ["CHUNK", "describe_case", "gauge", "judge", "move", "weigh"]
 
@@ -17,122 +38,25 @@ CHUNK = tl.constexpr(8192)  # elements of a program; a power of two
 BLOCK = tl.constexpr(2048)  # elements at a time
 PARTS = tl.constexpr(1024)  # partial sums at a time
 TENSORS = tl.constexpr(256)  # tensors at a time, in a judgement
-INF = tl.constexpr(float("inf"))
+TOTALS, NOTES = tl.constexpr(len(Totals._fields)), tl.constexpr(len(Notes._fields))
 
 LR, WEIGHT_DECAY, SIGN = (tl.constexpr(getattr(layout, name)) for name in ("LR", "WEIGHT_DECAY", "SIGN"))
-PARAMETER, GRADIENT, MEAN, SCALE, STEP, WINDOW, SIZE, WHOLE_SIZE, TRIGAMMA, FIRST_CHUNK, STREAM = (
-    tl.constexpr(column) for column in range(layout.SHARED_COLUMNS)
+TRUST, CLIP, EXCESS, NORM, VERDICT = (
+    tl.constexpr(getattr(base, name)) for name in ("TRUST", "CLIP", "EXCESS", "NORM", "VERDICT")
 )
-TRUST, CLIP, EXCESS, VERDICT = (tl.constexpr(getattr(base, name)) for name in ("TRUST", "CLIP", "EXCESS", "VERDICT"))
-FIRST_NUMBER, FIRST_SCALAR = tl.constexpr(layout.SHARED_NUMBERS), tl.constexpr(layout.SHARED_COLUMNS)
 
 direct, shift = EQUATIONS.direct, EQUATIONS.shift
-_noise = compile_function(noise, {"Any": tl.constexpr(None)})
-
-
-@triton.jit
-def _load_number(table, column):
-    return tl.load(table + column).to(tl.float64, bitcast=True)
-
-
-@triton.jit
-def _load_numbers(table, CASE: tl.constexpr, DTYPE: tl.constexpr):
-    """The rule's numbers."""
-    COUNT: tl.constexpr = CASE.number_count
-    values = (_load_number(table, FIRST_NUMBER).to(DTYPE),)
-    for index in tl.static_range(1, COUNT):
-        values = values + (_load_number(table, FIRST_NUMBER + index).to(DTYPE),)
-    return values
-
-
-@triton.jit
-def _find_tensor(row, column, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    pointer = tl.load(row + column).to(tl.pointer_type(DTYPE))
-    if ALIGNED:
-        pointer = tl.multiple_of(pointer, 16)
-    return pointer
-
-
-@triton.jit
-def _find_tensors(row, CASE: tl.constexpr):
-    """Where gradient, mean, scale and parameter begin."""
-    return (
-        _find_tensor(row, GRADIENT, CASE.gradient, CASE.aligned),
-        _find_tensor(row, MEAN, CASE.state, CASE.aligned),
-        _find_tensor(row, SCALE, CASE.state, CASE.aligned),
-        _find_tensor(row, PARAMETER, CASE.parameter, CASE.aligned),
-    )
-
-
-@triton.jit
-def _load_scalar(row, INDEX: tl.constexpr, CASE: tl.constexpr, DTYPE: tl.constexpr):
-    if CASE.present[INDEX]:
-        return tl.load(_find_tensor(row, FIRST_SCALAR + INDEX, CASE.state, False)).to(DTYPE)
-    else:
-        return tl.full((), 0.0, DTYPE)
-
-
-@triton.jit
-def _load_scalars(row, CASE: tl.constexpr, DTYPE: tl.constexpr):
-    """A tensor's scalars; those that the rule does without are 0."""
-    COUNT: tl.constexpr = CASE.scalar_count
-    values = (_load_scalar(row, 0, CASE, DTYPE),)
-    for index in tl.static_range(1, COUNT):
-        values = values + (_load_scalar(row, index, CASE, DTYPE),)
-    return values
-
-
-@triton.jit
-def _store_scalars(row, scalars, CASE: tl.constexpr):
-    COUNT: tl.constexpr = CASE.scalar_count
-    for index in tl.static_range(COUNT):
-        if CASE.present[index]:
-            tl.store(_find_tensor(row, FIRST_SCALAR + index, CASE.state, False), scalars[index].to(CASE.state))
-
-
-@triton.jit
-def _load_rates(rates, CASE: tl.constexpr):
-    """What weighing a tensor has left for moving it."""
-    COUNT: tl.constexpr = CASE.rate_count
-    values = (tl.load(rates),)
-    for index in tl.static_range(1, COUNT):
-        values = values + (tl.load(rates + index),)
-    return values
-
-
-@triton.jit
-def _load(pointer, offsets, size, other, FULL: tl.constexpr, DTYPE: tl.constexpr):
-    if FULL:
-        return tl.load(pointer + offsets).to(DTYPE)
-    else:
-        return tl.load(pointer + offsets, mask=offsets < size, other=other).to(DTYPE)
-
-
-@triton.jit
-def _store(pointer, offsets, size, values, FULL: tl.constexpr):
-    if FULL:
-        tl.store(pointer + offsets, values.to(pointer.dtype.element_ty))
-    else:
-        tl.store(pointer + offsets, values.to(pointer.dtype.element_ty), mask=offsets < size)
-
-
-@triton.jit
-def _round(values, offsets, step, stream):
-    """Values that bfloat16 can hold, above or below by chance; what is not finite stays."""
-    bits = values.to(tl.int32, bitcast=True)
-    moved = (bits + _noise(offsets, step, stream).to(tl.int32)) & -65536
-    return tl.where(tl.abs(values) < INF, moved.to(tl.float32, bitcast=True), values)
 
 
 @triton.jit
 def _load_lr(table, lr_tensor, CASE: tl.constexpr):
-    return tl.load(lr_tensor).to(tl.float64) if CASE.lr_tensor else _load_number(table, LR)
+    return tl.load(lr_tensor).to(tl.float64) if CASE.lr_tensor else load_number(table, LR)
 
 
 @triton.jit
 def _load_sign(table, grad_scale, CASE: tl.constexpr):
     """What gradients are multiplied with: -1 to maximize, and the inverse of GradScaler's scale."""
-    sign = _load_number(table, SIGN)
+    sign = load_number(table, SIGN)
     if CASE.scaled:
         sign = sign / tl.load(grad_scale).to(tl.float64)
     return sign.to(CASE.state)
@@ -148,9 +72,16 @@ def _is_taken(found_inf, CASE: tl.constexpr):
 
 
 @triton.jit
-def _add_terms(totals, terms, at, size, FULL: tl.constexpr, CASE: tl.constexpr):
-    """Totals with the terms of some elements added."""
-    COUNT: tl.constexpr = CASE.sum_count
+def _begin_totals(COUNT: tl.constexpr, LENGTH: tl.constexpr, DTYPE: tl.constexpr):
+    totals = (tl.zeros((LENGTH,), DTYPE),)
+    for _ in tl.static_range(1, COUNT):
+        totals = totals + (tl.zeros((LENGTH,), DTYPE),)
+    return totals
+
+
+@triton.jit
+def _add_terms(totals, terms, at, size, FULL: tl.constexpr, COUNT: tl.constexpr):
+    """Totals with the terms of some elements, or of some tensors, added."""
     sums = (totals[0] + (terms[0] if FULL else tl.where(at < size, terms[0], 0.0)),)
     for index in tl.static_range(1, COUNT):
         sums = sums + (totals[index] + (terms[index] if FULL else tl.where(at < size, terms[index], 0.0)),)
@@ -164,20 +95,28 @@ def _gauge_chunk(row, start, size, sign, decay, scalars, numbers, CASE: tl.const
     COUNT: tl.constexpr = CASE.sum_count
     S: tl.constexpr = CASE.state
     ADDS_DECAY: tl.constexpr = CASE.adds_decay
-    gradients, means, scales, parameters = _find_tensors(row, CASE)
-    totals = (tl.zeros((BLOCK,), S),)
-    for _ in tl.static_range(1, COUNT):
-        totals = totals + (tl.zeros((BLOCK,), S),)
+    gradients, means, scales, parameters = find_tensors(row, CASE)
+    totals = _begin_totals(COUNT, BLOCK, S)
     for begin in tl.static_range(0, CHUNK, BLOCK):
         at = start + begin + tl.arange(0, BLOCK)
-        gradient = _load(gradients, at, size, 0.0, FULL, S)
-        mean = _load(means, at, size, 0.0, FULL, S)
-        scale = _load(scales, at, size, 1.0, FULL, S)
-        parameter = _load(parameters, at, size, 0.0, FULL, S) if ADDS_DECAY else gradient
+        gradient = load_elements(gradients, at, size, 0.0, FULL, S)
+        mean = load_elements(means, at, size, 0.0, FULL, S)
+        scale = load_elements(scales, at, size, 1.0, FULL, S)
+        parameter = load_elements(parameters, at, size, 0.0, FULL, S) if ADDS_DECAY else gradient
         gradient = direct(gradient, parameter, sign, decay, ADDS_DECAY)
         terms = CASE.gauge(gradient, mean, scale, scalars, numbers, FLAGS)
-        totals = _add_terms(totals, terms, at, size, FULL, CASE)
+        totals = _add_terms(totals, terms, at, size, FULL, COUNT)
     return totals
+
+
+@triton.jit
+def _load_sums(sums, at, tensors, CASE: tl.constexpr):
+    """The sums of one tensor, or of some."""
+    COUNT: tl.constexpr = CASE.sum_count
+    values = (tl.load(sums + at, mask=at < tensors, other=0.0).to(tl.float64),)
+    for index in tl.static_range(1, COUNT):
+        values = values + (tl.load(sums + index * tensors + at, mask=at < tensors, other=0.0).to(tl.float64),)
+    return values
 
 
 @triton.jit
@@ -215,23 +154,22 @@ def _weigh_tensor(sums, tensor, table, row, all_rates, statistics, verdict, tens
     FLAGS: tl.constexpr = CASE.flags
     COUNT: tl.constexpr = CASE.rate_count
     LENGTH: tl.constexpr = CASE.window
-    steps = _find_tensor(row, STEP, tl.float32, False)
+    steps = find_tensor(row, STEP, tl.float32, False)
     step = tl.load(steps) + 1.0
     tl.store(steps, step)
-    pace = (_load_lr(table, lr_tensor, CASE), _load_number(table, WEIGHT_DECAY), step.to(tl.float64))
-    size = (tl.load(row + WHOLE_SIZE).to(tl.float64), _load_number(row, TRIGAMMA))
-    scalars = _load_scalars(row, CASE, tl.float64)
-    numbers = _load_numbers(table, CASE, tl.float64)
+    pace = (_load_lr(table, lr_tensor, CASE), load_number(table, WEIGHT_DECAY), step.to(tl.float64))
+    size = (tl.load(row + WHOLE_SIZE).to(tl.float64), load_number(row, TRIGAMMA))
+    scalars = load_scalars(row, CASE, tl.float64)
+    numbers = load_numbers(table, CASE, tl.float64)
     if LENGTH > 0:
-        memory = _find_tensor(row, WINDOW, CASE.state, False)
+        memory = find_tensor(row, WINDOW, CASE.state, False)
         window = _load_window(memory, CASE)
-        trust, clip, excess = tl.load(verdict + TRUST), tl.load(verdict + CLIP), tl.load(verdict + EXCESS)
-        batch = (trust.to(tl.float64), clip.to(tl.float64), excess.to(tl.float64))
+        batch = (load_wide(verdict + TRUST), load_wide(verdict + CLIP), load_wide(verdict + EXCESS))
         rates, scalars, note, report = CASE.weigh(sums, size, scalars, window, batch, pace, numbers, FLAGS)
         _push(memory, window, note, CASE)
     else:
         rates, scalars, note, report = CASE.weigh(sums, size, scalars, 0.0, (1.0, 1.0, 0.0), pace, numbers, FLAGS)
-    _store_scalars(row, scalars, CASE)
+    store_scalars(row, scalars, CASE)
     for index in tl.static_range(COUNT):
         tl.store(all_rates + tensor * COUNT + index, rates[index].to(CASE.state))
     for line in tl.static_range(3):
@@ -274,9 +212,9 @@ def gauge(
     start = (program - first) * CHUNK
     if _is_taken(found_inf, CASE):
         sign = _load_sign(table, grad_scale, CASE)
-        decay = _load_number(table, WEIGHT_DECAY).to(CASE.state)
-        scalars = _load_scalars(row, CASE, CASE.state)
-        numbers = _load_numbers(table, CASE, CASE.state)
+        decay = load_number(table, WEIGHT_DECAY).to(CASE.state)
+        scalars = load_scalars(row, CASE, CASE.state)
+        numbers = load_numbers(table, CASE, CASE.state)
         if start + CHUNK <= size:
             totals = _gauge_chunk(row, start, size, sign, decay, scalars, numbers, CASE, True)
         else:
@@ -301,13 +239,12 @@ def gauge(
 @triton.jit(do_not_specialize=["tensors", "lr_tensor", "found_inf"])
 def weigh(table, all_rates, statistics, sums, verdict, tensors, lr_tensor, found_inf, CASE: tl.constexpr):
     """Weigh one tensor, with sums that have been agreed."""
-    COUNT: tl.constexpr = CASE.sum_count
+    if CASE.overlap:
+        gdc_wait()
+        gdc_launch_dependents()
     tensor = tl.program_id(0)
     if _is_taken(found_inf, CASE):
-        row = table + CASE.head + tensor * CASE.row
-        whole = (tl.load(sums + tensor).to(tl.float64),)
-        for index in tl.static_range(1, COUNT):
-            whole = whole + (tl.load(sums + index * tensors + tensor).to(tl.float64),)
+        row, whole = table + CASE.head + tensor * CASE.row, _load_sums(sums, tensor, tensors, CASE)
         _weigh_tensor(whole, tensor, table, row, all_rates, statistics, verdict, tensors, lr_tensor, CASE)
     else:
         _report_nothing(tensor, statistics, tensors)
@@ -316,40 +253,30 @@ def weigh(table, all_rates, statistics, sums, verdict, tensors, lr_tensor, found
 @triton.jit(do_not_specialize=["tensors", "found_inf"])
 def judge(table, sums, sizes, history, verdict, tensors, found_inf, CASE: tl.constexpr):
     """Judge a batch, in one program, by the sums of all tensors."""
+    if CASE.overlap:
+        gdc_wait()
+        gdc_launch_dependents()
     FLAGS: tl.constexpr = CASE.flags
-    COUNT: tl.constexpr = CASE.sum_count
     if _is_taken(found_inf, CASE):
-        totals = (tl.zeros((TENSORS,), tl.float64),)
-        for _ in tl.static_range(1, 4):
-            totals = totals + (tl.zeros((TENSORS,), tl.float64),)
+        totals = _begin_totals(TOTALS, TENSORS, tl.float64)
         for begin in range(0, tl.cdiv(tensors, TENSORS)):
             at = begin * TENSORS + tl.arange(0, TENSORS)
-            there = at < tensors
-            whole = (tl.load(sums + at, mask=there, other=0.0).to(tl.float64),)
-            for index in tl.static_range(1, COUNT):
-                whole = whole + (tl.load(sums + index * tensors + at, mask=there, other=0.0).to(tl.float64),)
-            size = (tl.load(sizes + at, mask=there, other=1.0).to(tl.float64), 0.0)
-            parts = CASE.summarize(whole, size, FLAGS)
-            added = (totals[0] + tl.where(there, parts[0], 0.0),)
-            for index in tl.static_range(1, 4):
-                added = added + (totals[index] + tl.where(there, parts[index], 0.0),)
-            totals = added
+            size = (tl.load(sizes + at, mask=at < tensors, other=1.0).to(tl.float64), 0.0)
+            parts = CASE.summarize(_load_sums(sums, at, tensors, CASE), size, FLAGS)
+            totals = _add_terms(totals, parts, at, tensors, False, TOTALS)
         summed = (tl.sum(totals[0]), tl.sum(totals[1]), tl.sum(totals[2]), tl.sum(totals[3]))
-        levels = _load_window(history, CASE)
-        norms = _load_window(history + CASE.window, CASE)
-        fars = _load_window(history + 2 * CASE.window, CASE)
-        counts = _load_window(history + 3 * CASE.window, CASE)
-        numbers = _load_numbers(table, CASE, tl.float64)
-        batch, report, notes = CASE.judge(summed, levels, norms, fars, counts, numbers, FLAGS)
+        windows = (_load_window(history, CASE),)
+        for index in tl.static_range(1, NOTES):
+            windows = windows + (_load_window(history + index * CASE.window, CASE),)
+        batch, report, notes = CASE.judge(summed, windows, load_numbers(table, CASE, tl.float64), FLAGS)
         for line in tl.static_range(3):
             tl.store(verdict + line, report[line].to(CASE.state))
         tl.store(verdict + CLIP, batch.clip.to(CASE.state))
         tl.store(verdict + EXCESS, batch.excess.to(CASE.state))
+        tl.store(verdict + NORM, notes.norm.to(CASE.state))
         if CASE.remembers:
-            _push(history, levels, notes.level, CASE)
-            _push(history + CASE.window, norms, notes.norm, CASE)
-            _push(history + 2 * CASE.window, fars, notes.far, CASE)
-            _push(history + 3 * CASE.window, counts, notes.count, CASE)
+            for index in tl.static_range(NOTES):
+                _push(history + index * CASE.window, windows[index], notes[index], CASE)
     else:
         for line in tl.static_range(VERDICT):
             tl.store(verdict + line, tl.full((), float("nan"), CASE.state))
@@ -360,30 +287,30 @@ def _move_chunk(row, start, size, rates, shrink, sign, decay, numbers, CASE: tl.
     FLAGS: tl.constexpr = CASE.flags
     S: tl.constexpr = CASE.state
     ADDS_DECAY: tl.constexpr = CASE.adds_decay
-    gradients, means, scales, parameters = _find_tensors(row, CASE)
+    gradients, means, scales, parameters = find_tensors(row, CASE)
     for begin in range(0, CHUNK, BLOCK):
         at = start + begin + tl.arange(0, BLOCK)
-        gradient = _load(gradients, at, size, 0.0, FULL, S)
-        mean = _load(means, at, size, 0.0, FULL, S)
-        scale = _load(scales, at, size, 1.0, FULL, S)
-        parameter = _load(parameters, at, size, 0.0, FULL, S)
+        gradient = load_elements(gradients, at, size, 0.0, FULL, S)
+        mean = load_elements(means, at, size, 0.0, FULL, S)
+        scale = load_elements(scales, at, size, 1.0, FULL, S)
+        parameter = load_elements(parameters, at, size, 0.0, FULL, S)
         gradient = direct(gradient, parameter, sign, decay, ADDS_DECAY)
         if CASE.shrinks:
             parameter = shift(parameter, parameter, -shrink)
         mean, scale, parameter = CASE.move(gradient, mean, scale, parameter, rates, numbers, FLAGS)
-        _store(means, at, size, mean, FULL)
-        _store(scales, at, size, scale, FULL)
+        store_elements(means, at, size, mean, FULL)
+        store_elements(scales, at, size, scale, FULL)
         if CASE.stochastic:
-            step = tl.load(_find_tensor(row, STEP, tl.float32, False)).to(tl.int64)
-            parameter = _round(parameter, at, step, tl.load(row + STREAM))
-        _store(parameters, at, size, parameter, FULL)
+            step = tl.load(find_tensor(row, STEP, tl.float32, False)).to(tl.int64)
+            parameter = round_elements(parameter, at, step, tl.load(row + STREAM))
+        store_elements(parameters, at, size, parameter, FULL)
 
 
 @triton.jit(do_not_specialize=["grad_scale", "found_inf"])
 def move(owners, table, all_rates, grad_scale, found_inf, CASE: tl.constexpr):
     """Move one chunk, from the last to the first: what was gauged last is still in the cache.
 
-    With `overlap` its programs may start while the last ones of `gauge` are at work, and wait for them here.
+    With `overlap` a kernel's programs may start while the last ones of the kernel before it are at work, and wait here.
     """
     if CASE.overlap:
         gdc_wait()
@@ -393,11 +320,11 @@ def move(owners, table, all_rates, grad_scale, found_inf, CASE: tl.constexpr):
         row = table + CASE.head + tensor * CASE.row
         size = tl.load(row + SIZE)
         start = (chunk - tl.load(row + FIRST_CHUNK)) * CHUNK
-        rates = _load_rates(all_rates + tensor * CASE.rate_count, CASE)
+        rates = load_rates(all_rates + tensor * CASE.rate_count, CASE)
         sign = _load_sign(table, grad_scale, CASE)
         shrink = rates[CASE.shrinkage]
-        decay = _load_number(table, WEIGHT_DECAY).to(CASE.state)
-        numbers = _load_numbers(table, CASE, CASE.state)
+        decay = load_number(table, WEIGHT_DECAY).to(CASE.state)
+        numbers = load_numbers(table, CASE, CASE.state)
         if start + CHUNK <= size:
             _move_chunk(row, start, size, rates, shrink, sign, decay, numbers, CASE, True)
         else:
