@@ -35,9 +35,9 @@ class MonitorCallback(Callback):  # type: ignore[misc]
             self.monitor.load_state_dict(self._saved)
         if trainer.gradient_clip_val:
             by_value = trainer.gradient_clip_algorithm == "value"
-            limit = f"max_norm={'…' if by_value else format(trainer.gradient_clip_val, 'g')}"
+            limit = "max_norm" if by_value else f"max_norm={trainer.gradient_clip_val:g}"
             self.monitor.warn_of_clipping(
-                f"Trainer clips gradients, with gradient_clip_val={trainer.gradient_clip_val:g},",
+                f"Trainer clips gradients, by gradient_clip_val={trainer.gradient_clip_val:g},",
                 f"Leave that out and pass {limit} to RobustAdamW",
             )
 

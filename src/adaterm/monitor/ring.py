@@ -28,9 +28,9 @@ class Rows(NamedTuple):
 class Ring:
     """A row for each of the last steps, in one tensor whose rows are overwritten in turn.
 
-    A row has three lines: the tensors' distances, trusts and dofs. More columns follow: two with the verdict on the batch,
-    and one with the number of the step, the number of the last mark before it, and 0, as integers. Nothing waits for
-    the device, and there are as many launches for many tensors as for one.
+    A row has the tensors' distances, trusts and dofs, and three more columns: two for the verdict on the batch; the
+    number of the step, the number of the last mark before it, and 0, as integers. Nothing waits for the device, and
+    there are as many launches for many tensors as for one.
 
     Steps are counted on the device, so that a CUDA graph that is replayed writes its rows, and so does a compiled step.
     As long as there was neither, the host knows where a row goes, which saves launches.
