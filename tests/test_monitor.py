@@ -401,7 +401,7 @@ def test_a_table_says_when_nothing_stood_out(name):
     give(model, 61, **{"0.bias": 100.0})  # a fault in one tensor of four
     optimizer.step()
     assert "1 stood out: " in monitor.table()
-    assert "; 0.bias " in monitor.table()
+    assert "  0.bias " in monitor.table()
     assert "0 steps, 0 excluded" in adaterm.Monitor(optimizer).table()
 
 
@@ -442,17 +442,21 @@ def test_rows_of_a_picture_are_as_deep_as_there_is_room_for():
     assert list(groups)[:3] == ["embed.weight", "h.0.a", "h.0.b"]
     assert groups["h.0.a"] == [1, 2]
     assert len(group_names([f"p{number}" for number in range(300)])) == 300
+    assert len(group_names([f"{number // 250}.{number}" for number in range(300)])) == 300  # two rows would hide them
+    deep = [f"model.layers.{layer}.{part}.weight" for layer in range(80) for part in ("attention", "mlp")]
+    assert len(group_names(["model.embed.weight", *deep, "head.weight"])) == 82
+    assert len(group_names([])) == 0
 
 
-def warned(name, steps, factor=lambda step: 1.0, broken=False, **options):
-    """The warnings of a run in which gradients of some steps are larger, or never finite, when it is read twice."""
+def warned(name, steps, factor=lambda step: 1.0, broken=(), **options):
+    """The warnings of a run in which gradients of some steps are larger, or some never finite, when it is read twice."""
     model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
     optimizer = getattr(adaterm, name)(model.named_parameters(), **EARLY[name], **options)
     monitor = adaterm.Monitor(optimizer)
     for step in range(1, steps + 1):
         give(model, step, all=factor(step))
-        if broken:
-            model[0].bias.grad[0] = nan
+        for tensor in broken:
+            model.get_parameter(tensor).grad[0] = nan
         optimizer.step()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -470,10 +474,20 @@ def test_warnings_come_once_and_say_what_to_do():
     (in_a_row,) = warned("RobustAdamW", 320, factor=lambda step: 1e3 ** (step > 260), minority=0.9)
     assert "50 batches in a row, up to step 310, lay far beyond those before" in in_a_row
     assert "aberrant()" in in_a_row
-    (every,) = warned("AdaTerm", 150, broken=True)
+    (every,) = warned("AdaTerm", 150, broken=["0.bias"])
     assert "0.bias (1 tensors in all)" in every
-    every, layer = warned("AdaTerm", 600, broken=True)
+    every, layer = warned("AdaTerm", 600, broken=["0.bias"])
     assert "0.bias was never trusted" in layer
+
+
+@pytest.mark.parametrize("name", ["AdaTerm", "TAdam", "AtAdaBelief", "RobustAdamW"])
+def test_warnings_are_the_same_for_all_optimizers(name):
+    EARLY.setdefault(name, {})
+    assert warned(name, 700) == []
+    (share,) = warned(name, 200, factor=lambda step: 1e3 if step > 20 and step % 4 == 0 else 1.0)
+    assert "25 of the last 100 batches were distrusted" in share
+    (every,) = warned(name, 150, broken=["0.weight", "0.bias", "1.weight", "1.bias"])
+    assert "(4 tensors in all)" in every
 
 
 def train_clipped(name, max_norm, dtype=torch.float32, draw=lambda step: (step, 0.5 + step % 7)):

@@ -32,14 +32,6 @@ class Alarms:
         excluded, nonfinite, trusts = (
             table[-last:] for table in (history.excluded, history.nonfinite, history.trusts.nan_to_num(-1.0))
         )
-        if nonfinite.any(1).all():
-            often = names[int(nonfinite.sum(0).argmax())]
-            self._warn(
-                "nonfinite",
-                f"each of the last {last} steps had gradients that are not finite, most often of {often} "
-                f"({int(nonfinite.any(0).sum())} tensors in all). Look there for a division by 0, a logarithm or an "
-                "overflow; torch.autograd.set_detect_anomaly(True) finds where they come from",
-            )
         same = _find_same_norms(history, max(SAME, 2.0 * precision))[-last:]
         if same.sum() >= CLIPPED * last:
             norm = f"{history.norm[-last:][same].median().item():.3g}"
@@ -48,7 +40,15 @@ class Alarms:
                 f"Remove clip_grad_norm_, or your framework's setting for it, and pass max_norm={norm} to RobustAdamW",
             )
         run, end = _find_longest_run(history.far.tolist())
-        if run >= last // 2:
+        if nonfinite.any(1).all():  # by which all of them may be excluded, too
+            often = names[int(nonfinite.sum(0).argmax())]
+            self._warn(
+                "nonfinite",
+                f"each of the last {last} steps had gradients that are not finite, most often of {often} "
+                f"({int(nonfinite.any(0).sum())} tensors in all). Look there for a division by 0, a logarithm or an "
+                "overflow; torch.autograd.set_detect_anomaly(True) finds where they come from",
+            )
+        elif run >= last // 2:
             self._warn(
                 "run",
                 f"{run} batches in a row, up to step {int(history.steps[end])}, lay far beyond those before. Either "

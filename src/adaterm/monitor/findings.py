@@ -184,7 +184,8 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
     for batch in _describe(history, names, marks, scores, chosen[:count]):
         tensors = ", ".join(f"{name} {zscore:.0f}" for name, zscore in batch.tensors.items())
         numbers = f"{batch.score:6.1f}  {batch.level:6.2f}  {batch.zscore:6.1f}  {batch.trust:5.2f}"
-        lines.append(f"{batch.step:8,}  {numbers}  {_shorten(batch.mark)}; {tensors or 'none alone'}")
+        mark = "" if batch.mark is None else f"{_shorten(batch.mark)}; "
+        lines.append(f"{batch.step:8,}  {numbers}  {mark}{tensors or 'none alone'}")
     layers = sum_up_layers(history, names)
     width = max(map(len, layers), default=6)
     lines += ["", f"{len(layers):,} tensors had gradients; the least trusted{' first' * (len(layers) <= count)}"]
@@ -196,5 +197,5 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
 
 
 def _shorten(mark: Any) -> str:
-    samples = "" if mark is None else ", ".join(map(str, list_samples(mark)))
+    samples = ", ".join(map(str, list_samples(mark)))
     return samples if len(samples) <= 40 else f"{samples[:37]}..."
