@@ -449,7 +449,7 @@ def test_rows_of_a_picture_are_as_deep_as_there_is_room_for():
 
 
 def warned(name, steps, factor=lambda step: 1.0, broken=(), **options):
-    """The warnings of a run in which gradients of some steps are larger, or some never finite, when it is read twice."""
+    """The warnings of a run, read twice, in which gradients of some steps are larger, or some never finite."""
     model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
     optimizer = getattr(adaterm, name)(model.named_parameters(), **EARLY[name], **options)
     monitor = adaterm.Monitor(optimizer)

@@ -37,7 +37,8 @@ def group_names(names: list[str]) -> dict[str, list[int]]:
 
     Where modules are too few to tell much, and what they consist of is too much to name, that is shown all the same.
     """
-    parts, finer = [name.split(".") for name in names], {}
+    parts = [name.split(".") for name in names]
+    finer: dict[str, list[int]] = {}
     for depth in range(max(map(len, parts), default=1), 0, -1):
         groups: dict[str, list[int]] = {}
         for column, words in enumerate(parts):
