@@ -27,7 +27,8 @@ def give(model, step, **factors):
     """Gradients of a step, with those of some tensors multiplied."""
     generator = torch.Generator().manual_seed(step)
     for name, parameter in model.named_parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator) * factors.get(name, factors.get("all", 1.0))
+        gradient = torch.randn(parameter.shape, generator=generator) * factors.get(name, factors.get("all", 1.0))
+        parameter.grad = gradient.to(parameter.dtype)
 
 
 def run(name, steps, bad=(), **options):
@@ -87,19 +88,23 @@ def test_the_history_is_what_the_optimizer_says_of_each_step(rule, engine):
     params = parameters()
     optimizer = make(rule, params, **ENGINES[engine])
     monitor = adaterm.Monitor(optimizer, length=7)
-    said, judged = [], []
+    said, judged, norms = [], [], []
     for step in range(12):
         give_gradients(params, step)
         params[1].grad = None if step == 9 else params[1].grad
+        norms.append(torch.stack([p.grad.norm() for p in params if p.grad is not None]).norm().item())
         optimizer.step()
         seen = optimizer.statistics()
         said.append([torch.stack(list(seen[p])) if p in seen else torch.full((3,), nan) for p in params])
-        judged.append(list(optimizer.batch_statistics()) if hasattr(optimizer, "batch_statistics") else [nan] * 3)
+        verdict = optimizer.tell_last_step()[2]
+        judged.append([nan] * 6 if verdict is None else verdict.tolist())
     rows = monitor._ring.read(100)
     assert rows.steps.tolist() == list(range(6, 13))
     wanted = torch.stack([torch.stack(row, dim=1) for row in said[-7:]]).float()
     assert torch.equal(rows.tensors.nan_to_num(-1.0), wanted.nan_to_num(-1.0))
     assert torch.equal(rows.batches.nan_to_num(-1.0), torch.tensor(judged[-7:]).float().nan_to_num(-1.0))
+    known = norms[-7:] if hasattr(optimizer, "batch_statistics") else [nan] * 7
+    assert monitor.columns()["norm"] == pytest.approx(known, rel=1e-5, nan_ok=True)
 
 
 VIEWS = ("detach", "select", "slice", "unsqueeze", "view", "as_strided")
@@ -223,10 +228,12 @@ def test_metrics_are_those_of_the_last_step(name):
     assert adaterm.Monitor(monitor.optimizer).metrics() == {}
     _, optimizer, monitor = run(name, 437, bad=(430, 437))
     metrics = monitor.metrics(prefix="")
-    assert set(metrics) == {"level", "zscore", "score", "trust", "least_trust", "nonfinite", "excluded"}
+    known = ["level", "zscore", "score", "trust", "nonfinite"] + ["norm"] * (name == "RobustAdamW")
+    assert set(metrics) == {*known, "least_trust", "excluded"}
     worst = next(batch for batch in monitor.aberrant(2) if batch.step == 437)
-    for field in ("level", "zscore", "score", "trust", "nonfinite"):
+    for field in known:
         assert metrics[field] == pytest.approx(getattr(worst, field), rel=1e-5)
+    assert (worst.norm is None) == (name != "RobustAdamW")
     assert metrics["excluded"] == pytest.approx(0.02)
     if name == "RobustAdamW":
         assert metrics["zscore"] == pytest.approx(optimizer.batch_statistics().zscore.item())
@@ -253,7 +260,7 @@ def test_metrics_do_not_depend_on_how_often_they_are_asked_for(name):
     assert seldom
     for step, metrics in seldom.items():
         assert metrics == pytest.approx(often[step - 1], rel=1e-6)
-        for field in ("level", "zscore", "score", "trust", "nonfinite"):
+        for field in ("level", "zscore", "score", "trust", "norm", "nonfinite"):
             assert metrics.get(f"adaterm/{field}", nan) == pytest.approx(
                 columns[field][step - 1], rel=1e-4, nan_ok=True
             )
@@ -295,6 +302,19 @@ def test_a_checkpoint_brings_the_history_back(name, tmp_path):
     short = adaterm.Monitor(resumed, model, length=10)
     short.load_state_dict(straight.state_dict())
     assert short._ring.read(100).steps.tolist() == list(range(81, 91))
+
+
+@either
+def test_a_history_of_an_older_version_has_no_norms(name):
+    _, optimizer, monitor = run(name, 60, bad=(40,))
+    saved = monitor.state_dict()
+    saved["rows"]["batches"] = saved["rows"]["batches"][:, :3]
+    restored = adaterm.Monitor(optimizer)
+    restored.load_state_dict(saved)
+    assert restored.metrics() == {key: value for key, value in monitor.metrics().items() if key != "adaterm/norm"}
+    assert restored.aberrant(1) == [monitor.aberrant(1)[0]._replace(norm=None)]
+    optimizer.step()
+    assert ("adaterm/norm" in restored.metrics()) == (name == "RobustAdamW")
 
 
 def test_a_history_of_another_model_is_refused():
@@ -355,7 +375,7 @@ def test_tables_of_all_steps(tmp_path):
     _, _, monitor = run("RobustAdamW", 30, bad=(28,))
     text = monitor.table()
     assert "batch 28; " in text
-    assert "30 steps, 1 excluded" in text
+    assert text.startswith("RobustAdamW: 30 steps, 1 excluded\n\n1 stood out: ")
     assert repr(text) == text
     monitor.to_csv(tmp_path / "trust.csv")
     with open(tmp_path / "trust.csv", newline="") as file:
@@ -366,8 +386,36 @@ def test_tables_of_all_steps(tmp_path):
         "True",
         True,
     )
-    assert "MB" in repr(monitor)
-    assert monitor.nbytes == 10_000 * (12 * 4 + 24)
+    assert float(rows[27]["norm"]) > 1e4 > float(rows[26]["norm"])
+    assert "room for 10,000 steps" in repr(monitor)
+    assert monitor.nbytes == 10_000 * (12 * 4 + 36)
+
+
+@either
+def test_a_table_says_when_nothing_stood_out(name):
+    model, optimizer, monitor = run(name, 60, length=50)
+    text = monitor.table()
+    assert text.startswith(f"{type(optimizer).__name__}: 50 steps up to step 60, 0 excluded\n\nNo batch stood out: ")
+    assert "batch 5" not in text
+    assert len(monitor.aberrant(10)) == 10  # ranks are there all the same
+    give(model, 61, **{"0.bias": 100.0})  # a fault in one tensor of four
+    optimizer.step()
+    assert "1 stood out: " in monitor.table()
+    assert "  0.bias " in monitor.table()
+    assert "0 steps, 0 excluded" in adaterm.Monitor(optimizer).table()
+
+
+@pytest.mark.parametrize("name", ["AdaTerm", "TAdam", "AtAdaBelief", "RobustAdamW"])
+def test_gradients_of_zero_are_no_fault_and_those_that_are_all_broken_are(name):
+    EARLY.setdefault(name, {})
+    model, optimizer, monitor = run(name, 30)
+    for step, factor in ((31, 0.0), (32, nan)):
+        give(model, step, all=factor)
+        optimizer.step()
+        monitor.metrics()
+    assert monitor.columns()["excluded"][-2:] == [False, True]
+    assert monitor.metrics()["adaterm/excluded"] == pytest.approx(1 / 32)
+    assert [batch.step for batch in monitor.aberrant(1)] == [32]
 
 
 @pytest.mark.parametrize("layers", [3, 75])
@@ -394,17 +442,21 @@ def test_rows_of_a_picture_are_as_deep_as_there_is_room_for():
     assert list(groups)[:3] == ["embed.weight", "h.0.a", "h.0.b"]
     assert groups["h.0.a"] == [1, 2]
     assert len(group_names([f"p{number}" for number in range(300)])) == 300
+    assert len(group_names([f"{number // 250}.{number}" for number in range(300)])) == 300  # two rows would hide them
+    deep = [f"model.layers.{layer}.{part}.weight" for layer in range(80) for part in ("attention", "mlp")]
+    assert len(group_names(["model.embed.weight", *deep, "head.weight"])) == 82
+    assert len(group_names([])) == 0
 
 
-def warned(name, steps, factor=lambda step: 1.0, broken=False, **options):
-    """The warnings of a run in which gradients of some steps are larger, or never finite, when it is read twice."""
+def warned(name, steps, factor=lambda step: 1.0, broken=(), **options):
+    """The warnings of a run, read twice, in which gradients of some steps are larger, or some never finite."""
     model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
     optimizer = getattr(adaterm, name)(model.named_parameters(), **EARLY[name], **options)
     monitor = adaterm.Monitor(optimizer)
     for step in range(1, steps + 1):
         give(model, step, all=factor(step))
-        if broken:
-            model[0].bias.grad[0] = nan
+        for tensor in broken:
+            model.get_parameter(tensor).grad[0] = nan
         optimizer.step()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -422,10 +474,53 @@ def test_warnings_come_once_and_say_what_to_do():
     (in_a_row,) = warned("RobustAdamW", 320, factor=lambda step: 1e3 ** (step > 260), minority=0.9)
     assert "50 batches in a row, up to step 310, lay far beyond those before" in in_a_row
     assert "aberrant()" in in_a_row
-    (every,) = warned("AdaTerm", 150, broken=True)
+    (every,) = warned("AdaTerm", 150, broken=["0.bias"])
     assert "0.bias (1 tensors in all)" in every
-    every, layer = warned("AdaTerm", 600, broken=True)
+    every, layer = warned("AdaTerm", 600, broken=["0.bias"])
     assert "0.bias was never trusted" in layer
+
+
+@pytest.mark.parametrize("name", ["AdaTerm", "TAdam", "AtAdaBelief", "RobustAdamW"])
+def test_warnings_are_the_same_for_all_optimizers(name):
+    EARLY.setdefault(name, {})
+    assert warned(name, 700) == []
+    (share,) = warned(name, 200, factor=lambda step: 1e3 if step > 20 and step % 4 == 0 else 1.0)
+    assert "25 of the last 100 batches were distrusted" in share
+    (every,) = warned(name, 150, broken=["0.weight", "0.bias", "1.weight", "1.bias"])
+    assert "(4 tensors in all)" in every
+
+
+def train_clipped(name, max_norm, dtype=torch.float32, draw=lambda step: (step, 0.5 + step % 7)):
+    """The warnings of a run whose gradients, of a seed and a size, are clipped before each step if there is a limit."""
+    model = nn.Linear(200, 20, dtype=dtype)
+    optimizer = getattr(adaterm, name)(model.named_parameters())
+    monitor = adaterm.Monitor(optimizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(1, 301):
+            seed, size = draw(step)
+            give(model, seed, all=size)
+            if max_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.step()
+            monitor.metrics()
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("max_norm", [1.0, 0.25, 120.0])  # two sevenths of the norms are below the last
+def test_clipping_before_steps_is_noticed(max_norm, dtype):
+    (message,) = train_clipped("RobustAdamW", max_norm, dtype)
+    assert f"to a norm of {max_norm:g} before optimizer.step(), which hides" in message
+    assert f"pass max_norm={max_norm:g} to RobustAdamW" in message
+
+
+def test_what_is_not_clipping_is_not_taken_for_it():
+    assert train_clipped("RobustAdamW", None) == []
+    assert train_clipped("RobustAdamW", 1e9) == []
+    assert train_clipped("AdaTerm", 1.0) == []
+    assert train_clipped("RobustAdamW", None, draw=lambda step: (0, 1.0)) == []  # the same gradient all the time
+    assert train_clipped("RobustAdamW", None, draw=lambda step: (step, 0.0)) == []
 
 
 def test_two_ranks_have_the_whole_picture(ranks):

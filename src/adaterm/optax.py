@@ -145,6 +145,8 @@ def scale_by_rule(
         batch, judged, history = None, None, state.history
         if rule.window:
             totals = Totals(*(jnp.sum(values) for values in stages.summarize(sums, sizes, flags)))
+            missing = len(Notes._fields) - len(history)  # of a state of an older version, which had fewer notes
+            history = jnp.pad(history, ((0, missing), (0, 0)), constant_values=inf) if missing else history
             batch, judged, notes = stages.judge(totals, *history, numbers._replace(window=history.shape[-1]), flags)
             judged = BatchStatistics(*(jnp.where(value == value, value, 0.0) for value in judged))
             history = push(history, jnp.stack(notes))

@@ -1,12 +1,15 @@
 """A monitor's numbers reach the tools that people log to; each is tested with the real package."""
 
 import importlib.util
+import sys
+import warnings
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from adaterm import Monitor, RobustAdamW
+from adaterm import AdaTerm, Monitor, RobustAdamW
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what the frameworks warn of is theirs
 STEPS = 30
@@ -37,6 +40,15 @@ def train(log=lambda metrics, step: None):
         optimizer.step()
         log(monitor.metrics(), step)
     return monitor
+
+
+def list_warnings(work):
+    """What we warn of, in the course of this work."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        work()
+    messages = [str(warning.message) for warning in caught]
+    return [message for message in messages if message.startswith("adaterm.")]
 
 
 @needs("tensorboard")
@@ -112,7 +124,7 @@ def test_hugging_face_trainer(wanted, tmp_path, monkeypatch):
         def on_log(self, args, state, control, logs=None, **kwargs):
             self.seen = (*self.seen, dict(logs))
 
-    def make():
+    def make(**options):
         torch.manual_seed(0)
         data = [{"x": row, "labels": row[:4]} for row in torch.randn(96, 8)]
         arguments = TrainingArguments(
@@ -123,22 +135,26 @@ def test_hugging_face_trainer(wanted, tmp_path, monkeypatch):
             disable_tqdm=True,
             report_to="none",
             use_cpu=True,
+            **options,
         )
         trainer = Trainer(
             Model(), arguments, train_dataset=data, optimizer_cls_and_kwargs=(RobustAdamW, {}), callbacks=[Reporter()]
         )
         return trainer, MonitorCallback(length=100).attach(trainer)
 
-    trainer, watch = make()
-    trainer.train()
+    trainer, watch = make(max_grad_norm=0.0)
+    assert not list_warnings(trainer.train)
     assert list(watch.monitor.layers()) == ["layer.weight", "layer.bias"]
     reporter = next(each for each in trainer.callback_handler.callbacks if type(each) is Reporter)
     for logs in (trainer.state.log_history, reporter.seen):
         assert len([entry for entry in logs if "adaterm/trust" in entry]) == 6
-    resumed, again = make()
+    resumed, again = make(max_grad_norm=0.0)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     assert {layer.steps for layer in again.monitor.layers().values()} == {24}
     assert again.monitor.layers() == watch.monitor.layers()
+    (message,) = list_warnings(make()[0].train)  # Trainer clips if it is not told otherwise
+    assert "clips gradients to a norm of 1 before" in message
+    assert "max_grad_norm=0.0 in TrainingArguments and pass max_norm=1 to RobustAdamW" in message
 
 
 @needs("lightning")
@@ -162,8 +178,9 @@ def test_lightning(wanted, tmp_path):
     lightning.seed_everything(0, verbose=False)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(128, 8)), batch_size=16)
 
-    def make(epochs, **options):
+    def make(epochs, clip=None, **options):
         return lightning.Trainer(
+            gradient_clip_val=clip,
             max_epochs=epochs,
             accelerator="cpu",
             logger=CSVLogger(str(tmp_path)),
@@ -175,7 +192,7 @@ def test_lightning(wanted, tmp_path):
         )
 
     trainer = make(3)
-    trainer.fit(Module(), loader)
+    assert not list_warnings(lambda: trainer.fit(Module(), loader))
     monitor = trainer.callbacks[0].monitor
     assert list(monitor.layers()) == ["layer.weight", "layer.bias"]
     assert monitor.aberrant(30)[0].mark.startswith("epoch ")
@@ -187,12 +204,54 @@ def test_lightning(wanted, tmp_path):
     resumed.fit(Module(), loader, ckpt_path=tmp_path / "last.ckpt")
     assert {layer.steps for layer in resumed.callbacks[0].monitor.layers().values()} == {32}
     assert len(resumed.callbacks[0].monitor.aberrant_samples(None)) > 128
+    (message,) = list_warnings(lambda: make(1, clip=0.5).fit(Module(), loader))
+    assert "gradient_clip_val=0.5, before" in message
+    assert "pass max_norm=0.5 to RobustAdamW" in message
+
+
+class Stand:
+    """In place of a framework's own callback."""
+
+
+def import_with_stand_in(monkeypatch, name, package, callback):
+    """An integration's callback, whether its framework is installed or not."""
+    module = ModuleType(package)
+    setattr(module, callback, Stand)
+    monkeypatch.setitem(sys.modules, package, module)
+    monkeypatch.delitem(sys.modules, f"adaterm.integrations.{name}", raising=False)
+    imported = importlib.import_module(f"adaterm.integrations.{name}")
+    monkeypatch.delitem(sys.modules, f"adaterm.integrations.{name}")  # those who want the real one get it
+    return imported.MonitorCallback()
+
+
+@pytest.mark.parametrize("kind", [RobustAdamW, AdaTerm])
+def test_a_trainer_that_clips_is_warned_of_where_batches_are_judged(kind, monkeypatch, tmp_path):
+    watch = import_with_stand_in(monkeypatch, "huggingface", "transformers", "TrainerCallback")
+    model = nn.Linear(8, 4)
+    for norm in (None, 0.0, 0.5):
+        args, state = SimpleNamespace(max_grad_norm=norm, output_dir=str(tmp_path)), SimpleNamespace(global_step=0)
+        objects = {"optimizer": kind(model.parameters()), "model": model}
+        messages = list_warnings(lambda: watch.on_train_begin(args, state, None, **objects))  # noqa: B023
+        assert len(messages) == (norm == 0.5 and kind is RobustAdamW)
+        assert all("pass max_norm=0.5 to RobustAdamW" in message for message in messages)
+
+
+@pytest.mark.parametrize("algorithm", [None, "norm", "value"])
+@pytest.mark.parametrize("kind", [RobustAdamW, AdaTerm])
+def test_lightning_that_clips_is_warned_of_where_batches_are_judged(kind, algorithm, monkeypatch):
+    watch = import_with_stand_in(monkeypatch, "lightning", "lightning", "Callback")
+    model = nn.Linear(8, 4)
+    for limit in (None, 0.0, 0.5):
+        settings = {"gradient_clip_val": limit, "gradient_clip_algorithm": algorithm}
+        trainer = SimpleNamespace(optimizers=[kind(model.parameters())], **settings)
+        messages = list_warnings(lambda: watch.on_train_start(trainer, model))  # noqa: B023
+        assert len(messages) == (limit == 0.5 and kind is RobustAdamW)
+        wanted = "pass max_norm to RobustAdamW" if algorithm == "value" else "pass max_norm=0.5 to RobustAdamW"
+        assert all(wanted in message for message in messages)
 
 
 @pytest.mark.parametrize("name", ["huggingface", "lightning"])
 def test_what_is_missing_is_named(name, monkeypatch):
-    import sys
-
     for package in ("transformers", "lightning"):
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"adaterm.integrations.{name}", raising=False)

@@ -231,6 +231,18 @@ def test_a_loop_of_jitted_steps_with_donated_buffers_is_a_scan(make):
     assert_same((params, state), end(optimizer), 1e-5)
 
 
+def test_a_state_of_an_older_version_goes_on():
+    """It had fewer notes of a batch; what is missing is as if it had not been noted yet."""
+    optimizer, gradients = ours.robust_adamw(0.1, window=12), make_gradients(31)
+    params, state = at(follow(optimizer, make_params(), jax.tree.map(lambda column: column[:30], gradients)), -1)
+    old = state._replace(history=state.history[:2])
+    after = [jax.jit(partial(step, optimizer))(params, each, at(gradients, 30)) for each in (state, old)]
+    assert_same(after[0][0], after[1][0])
+    assert after[1][1].history.shape == (4, 12)
+    assert_same(after[1][1].history[:2], after[0][1].history[:2])
+    assert float(after[1][1].history[3, 0]) == 1.0  # batches, of which it counts the far ones from now on
+
+
 @either
 def test_a_step_needs_no_parameters_without_decay(make):
     optimizer = make(0.1, weight_decay=0.0)

@@ -39,6 +39,11 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
         saved = self._find_file(args, state)
         if saved.exists():
             self.monitor.load_state_dict(torch.load(saved))
+        if args.max_grad_norm:
+            self.monitor.warn_of_clipping(
+                f"Trainer clips gradients to a norm of {args.max_grad_norm:g}",
+                f"Set max_grad_norm=0.0 in TrainingArguments and pass max_norm={args.max_grad_norm:g} to RobustAdamW",
+            )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Add the numbers of the last step to what is logged with the loss."""

@@ -33,6 +33,13 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         self.monitor = Monitor(trainer.optimizers[self._place], pl_module, self._length)
         if self._saved is not None:
             self.monitor.load_state_dict(self._saved)
+        if trainer.gradient_clip_val:
+            by_value = trainer.gradient_clip_algorithm == "value"
+            limit = "max_norm" if by_value else f"max_norm={trainer.gradient_clip_val:g}"
+            self.monitor.warn_of_clipping(
+                f"Trainer clips gradients, by gradient_clip_val={trainer.gradient_clip_val:g},",
+                f"Leave that out and pass {limit} to RobustAdamW",
+            )
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Mark the batch."""

@@ -1,11 +1,17 @@
 """Warnings of what the last steps show, each given once, with what to do."""
 
 import warnings
+from math import inf, log
+
+import torch
+from torch import Tensor
 
 from adaterm.monitor.history import History
 
 SHARE = 0.2  # of batches, from which on so many are excluded that something is wrong
 UNTRUSTED = 0.1  # the trust that a tensor never reaches if it learns nothing to speak of
+CLIPPED = 0.5  # the share of norms that are the same, from which on gradients seem to be clipped
+SAME = 1e-3  # by how much norms differ, relative to the largest, if they are; clipping divides by a norm and 1e-6
 SETTLED = 500  # steps before it counts: AdaTerm begins with little trust
 
 
@@ -15,15 +21,26 @@ class Alarms:
     def __init__(self) -> None:
         self._given: set[str] = set()
 
-    def check(self, history: History, names: list[str]) -> None:
-        """Look at the last steps, as many as the window has; nothing is said before there are so many."""
+    def check(self, history: History, names: list[str], precision: float) -> None:
+        """Look at the last steps, as many as the window has; nothing is said before there are so many.
+
+        The precision is the relative one of gradients, and so of the factor by which they are clipped.
+        """
         last = history.window
         if len(history) < last:
             return
         excluded, nonfinite, trusts = (
             table[-last:] for table in (history.excluded, history.nonfinite, history.trusts.nan_to_num(-1.0))
         )
-        if nonfinite.any(1).all():
+        same = _find_same_norms(history, max(SAME, 2.0 * precision))[-last:]
+        if same.sum() >= CLIPPED * last:
+            norm = f"{history.norm[-last:][same].median().item():.3g}"
+            self.warn_of_clipping(
+                f"{int(same.sum())} of the last {last} gradients seem to be clipped to a norm of {norm}",
+                f"Remove clip_grad_norm_, or your framework's setting for it, and pass max_norm={norm} to RobustAdamW",
+            )
+        run, end = _find_longest_run(history.far.tolist())
+        if nonfinite.any(1).all():  # by which all of them may be excluded, too
             often = names[int(nonfinite.sum(0).argmax())]
             self._warn(
                 "nonfinite",
@@ -31,8 +48,7 @@ class Alarms:
                 f"({int(nonfinite.any(0).sum())} tensors in all). Look there for a division by 0, a logarithm or an "
                 "overflow; torch.autograd.set_detect_anomaly(True) finds where they come from",
             )
-        run, end = _find_longest_run(history.far.tolist())
-        if run >= last // 2:
+        elif run >= last // 2:
             self._warn(
                 "run",
                 f"{run} batches in a row, up to step {int(history.steps[end])}, lay far beyond those before. Either "
@@ -54,10 +70,25 @@ class Alarms:
                 "`dof` (`min_dof` of AdaTerm)",
             )
 
-    def _warn(self, kind: str, message: str) -> None:
+    def warn_of_clipping(self, what: str, remedy: str) -> None:
+        """Say that gradients are clipped before batches are judged, by whom, and what to do instead."""
+        hides = "before optimizer.step(), which hides what batches are judged by"
+        self._warn("clipping", f"{what} {hides}. {remedy}: it clips after it has judged", stacklevel=6)
+
+    def _warn(self, kind: str, message: str, stacklevel: int = 5) -> None:
         if kind not in self._given:
             self._given.add(kind)
-            warnings.warn(f"adaterm.Monitor: {message}.", UserWarning, stacklevel=5)
+            warnings.warn(f"adaterm.Monitor: {message}.", UserWarning, stacklevel=stacklevel)
+
+
+def _find_same_norms(history: History, tolerance: float) -> Tensor:
+    """Whose norms are the largest of the last, but for a tolerance, although gradients differ by more than explains it.
+
+    A difference d, relative to the gradients and in another direction, has a level of ln d^2 and adds d^2 / 2 to norms.
+    """
+    norms = torch.where(history.norm < inf, history.norm, 0.0)
+    largest = norms[-history.window :].max()
+    return (norms > 0.0) & (norms >= (1.0 - tolerance) * largest) & (history.level > log(2.0 * tolerance))
 
 
 def _find_longest_run(flags: list[bool]) -> tuple[int, int]:

@@ -14,7 +14,8 @@ except ImportError as error:
 
 from adaterm.monitor.history import History
 
-ROWS = 40  # of the heat map, whose labels can be read
+ROWS = 40  # of the heat map, whose labels can be read; of more, only some are named
+FEW = 10  # rows that hide too much
 COLUMNS = 1000
 LONGEST = 36  # label
 TAKEN, BAD, COLOURS = "#6b7f92", "#D55E00", "Blues_r"
@@ -23,7 +24,7 @@ TAKEN, BAD, COLOURS = "#6b7f92", "#D55E00", "Blues_r"
 def draw(history: History, names: list[str], judged: bool) -> Figure:
     """The level of each batch, and below it the trust in layers, over the same steps."""
     layers = group_names(names)
-    height = 2.6 + 0.9 + 0.16 * max(len(layers), 12)
+    height = 2.6 + 0.9 + 0.16 * min(max(len(layers), 12), ROWS)
     figure = Figure(figsize=(11, height), dpi=130, layout="constrained")
     top, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.6, height - 2.6))
     _draw_levels(top, history, judged)
@@ -32,15 +33,20 @@ def draw(history: History, names: list[str], judged: bool) -> Figure:
 
 
 def group_names(names: list[str]) -> dict[str, list[int]]:
-    """Columns by layer: tensors, or modules that have several where there are too many tensors to show each."""
+    """Columns by layer: tensors, or modules that have several where there are too many tensors to name each.
+
+    Where modules are too few to tell much, and what they consist of is too much to name, that is shown all the same.
+    """
     parts = [name.split(".") for name in names]
+    finer: dict[str, list[int]] = {}
     for depth in range(max(map(len, parts), default=1), 0, -1):
         groups: dict[str, list[int]] = {}
         for column, words in enumerate(parts):
             groups.setdefault(".".join(words[:depth]), []).append(column)
         if len(groups) <= ROWS:
-            return groups
-    return {name: [column] for column, name in enumerate(names)}
+            return groups if len(groups) >= FEW or not finer else finer
+        finer = groups
+    return finer
 
 
 def _draw_levels(axes: Axes, history: History, judged: bool) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from adaterm.monitor.history import History
 
 SHOWN = 3  # tensors of a batch
-STANDS_OUT = 3.0  # the z-score from which on a tensor is named
+STANDS_OUT = 3.0  # the z-score of a tensor, and the score of a batch, from which on it is not an ordinary one
 
 Marks = Mapping[int, Any]
 
@@ -18,7 +18,8 @@ Marks = Mapping[int, Any]
 class Aberrant(NamedTuple):
     """A batch that stood out: what it was called, and which tensors stood out most, with z-scores of their own.
 
-    The mark is a list if there were several before the step. `nonfinite` counts tensors; their z-scores are infinite.
+    The mark is a list if there were several before the step. The norm is that of all gradients; None if the optimizer
+    does not know it. `nonfinite` counts tensors; their z-scores are infinite.
     """
 
     step: int
@@ -27,6 +28,7 @@ class Aberrant(NamedTuple):
     level: float
     zscore: float
     trust: float
+    norm: float | None
     nonfinite: int
     tensors: dict[str, float]
 
@@ -56,23 +58,32 @@ class Sample(NamedTuple):
 
 
 def find_aberrant(history: History, names: list[str], marks: Marks, count: int) -> list[Aberrant]:
-    """The worst batches: those with gradients that are not finite, and then by score."""
-    scores, nonfinite = history.score(torch.arange(len(history))), history.nonfinite.sum(1)
-    rank = scores.nan_to_num(-1.0)
-    order = sorted(range(len(history)), key=lambda place: (nonfinite[place] == 0, -rank[place]))
-    chosen = [place for place in order if rank[place] > 0.0 or nonfinite[place]][:count]
-    worst = []
-    for place, zscores in zip(chosen, history.stand_out(torch.tensor(chosen, dtype=torch.int64)), strict=True):
+    """The batches that rank highest, whether or not there is anything wrong with them."""
+    scores = history.score(torch.arange(len(history)))
+    return _describe(history, names, marks, scores, _rank(history, scores)[:count])
+
+
+def _rank(history: History, scores: Tensor) -> list[int]:
+    """Places of the history: those with gradients that are not finite, and then by score; at last those without one."""
+    broken, rank = history.nonfinite.any(1).tolist(), scores.nan_to_num(-1.0).tolist()
+    known = ((scores > 0.0) | history.nonfinite.any(1) | history.excluded).nonzero()[:, 0].tolist()
+    return sorted(known, key=lambda place: (not broken[place], -rank[place]))
+
+
+def _describe(history: History, names: list[str], marks: Marks, scores: Tensor, places: list[int]) -> list[Aberrant]:
+    described, nonfinite = [], history.nonfinite.sum(1)
+    for place, zscores in zip(places, history.stand_out(torch.tensor(places, dtype=torch.int64)), strict=True):
         largest = zscores.nan_to_num(-1.0, posinf=torch.inf).topk(min(SHOWN, len(names)))
         tensors = {names[column]: value for value, column in zip(*map(Tensor.tolist, largest), strict=True)}
-        score, level, zscore, trust = (
-            values[place].item() for values in (scores, history.level, history.zscore, history.trust)
+        score, level, zscore, trust, norm = (
+            values[place].item() for values in (scores, history.level, history.zscore, history.trust, history.norm)
         )
+        known = norm if norm == norm else None
         standing = {name: value for name, value in tensors.items() if value >= STANDS_OUT}
         mark = find_mark(history, marks, place)
         step, broken = int(history.steps[place]), int(nonfinite[place])
-        worst.append(Aberrant(step, mark, score, level, zscore, trust, broken, standing))
-    return worst
+        described.append(Aberrant(step, mark, score, level, zscore, trust, known, broken, standing))
+    return described
 
 
 def find_mark(history: History, marks: Marks, place: int) -> Any:
@@ -140,6 +151,7 @@ def list_columns(history: History, names: list[str], marks: Marks) -> dict[str, 
         "zscore": history.zscore.tolist(),
         "score": history.score(torch.arange(len(history))).tolist(),
         "trust": history.trust.tolist(),
+        "norm": history.norm.tolist(),
         "excluded": history.excluded.tolist(),
         "nonfinite": history.nonfinite.sum(1).tolist(),
     }
@@ -156,17 +168,28 @@ class Text(str):
 
 
 def format_findings(history: History, names: list[str], marks: Marks, count: int, title: str) -> Text:
-    """The worst batches, and the tensors with the least trust."""
-    excluded = int(history.excluded.sum())
-    lines = [title, f"{len(history):,} steps, {excluded:,} excluded", ""]
-    lines.append(f"{'step':>8}  {'score':>6}  {'level':>6}  {'z':>6}  {'trust':>5}  mark; tensors that stood out")
-    for batch in find_aberrant(history, names, marks, count):
+    """The worst of the batches that stood out, and the tensors with the least trust."""
+    scores = history.score(torch.arange(len(history)))
+    outstanding = history.excluded | history.nonfinite.any(1) | (scores >= STANDS_OUT)
+    chosen = [place for place in _rank(history, scores) if outstanding[place]]
+    last = int(history.steps[-1]) if len(history) else 0
+    seen = f"{len(history):,} steps" + (f" up to step {last:,}" if last > len(history) else "")
+    lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} excluded", ""]
+    if chosen:
+        stood_out = f"{len(chosen):,} stood out: excluded, not finite, or with a score of {STANDS_OUT:g} or more"
+        lines.append(f"{stood_out}{'; the worst' * (len(chosen) > count)}")
+        lines.append(f"{'step':>8}  {'score':>6}  {'level':>6}  {'z':>6}  {'trust':>5}  mark; tensors that stood out")
+    else:
+        lines.append(f"No batch stood out: none was excluded or not finite, or had a score of {STANDS_OUT:g} or more.")
+    for batch in _describe(history, names, marks, scores, chosen[:count]):
         tensors = ", ".join(f"{name} {zscore:.0f}" for name, zscore in batch.tensors.items())
         numbers = f"{batch.score:6.1f}  {batch.level:6.2f}  {batch.zscore:6.1f}  {batch.trust:5.2f}"
-        lines.append(f"{batch.step:8,}  {numbers}  {_shorten(batch.mark)}; {tensors or 'none alone'}")
+        mark = "" if batch.mark is None else f"{_shorten(batch.mark)}; "
+        lines.append(f"{batch.step:8,}  {numbers}  {mark}{tensors or 'none alone'}")
     layers = sum_up_layers(history, names)
     width = max(map(len, layers), default=6)
-    lines += ["", f"{'tensor':{width}}  {'steps':>7}  distrusted  not finite  mean trust  least trust     dof"]
+    lines += ["", f"{len(layers):,} tensors had gradients; the least trusted{' first' * (len(layers) <= count)}"]
+    lines.append(f"{'tensor':{width}}  {'steps':>7}  distrusted  not finite  mean trust  least trust     dof")
     for name, layer in sorted(layers.items(), key=lambda item: (-item[1].nonfinite, item[1].mean_trust))[:count]:
         counts = f"{layer.steps:7,}  {layer.distrusted:10,}  {layer.nonfinite:10,}"
         lines.append(f"{name:{width}}  {counts}  {layer.mean_trust:10.2f}  {layer.least_trust:11.2f}  {layer.dof:6.1f}")
@@ -174,5 +197,5 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
 
 
 def _shorten(mark: Any) -> str:
-    samples = "" if mark is None else ", ".join(map(str, list_samples(mark)))
+    samples = ", ".join(map(str, list_samples(mark)))
     return samples if len(samples) <= 40 else f"{samples[:37]}..."

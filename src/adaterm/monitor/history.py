@@ -5,6 +5,7 @@ from math import inf, nan
 import torch
 from torch import Tensor
 
+from adaterm.engines.base import LEVEL, NORM, TRUST, ZSCORE
 from adaterm.equations import BELOW, ENOUGH, LEAST_SPREAD, BatchStatistics, Totals
 from adaterm.monitor.ring import Rows
 from adaterm.rules import RobustAdamRule
@@ -20,8 +21,9 @@ class History:
 
     `level`, `zscore` and `trust` are RobustAdamW's own. Of other optimizers the level is the mean log-distance of their
     tensors, the z-score and what counts as excluded follow from it as they do in RobustAdamW, and the trust is the mean
-    over tensors. `far` are batches beyond the threshold over half a window; RobustAdamW trusts them after a few in a
-    row. `score` is the root mean square, over tensors, of how far each lies above its own usual distance.
+    over tensors. `norm` is that of all gradients, as RobustAdamW was given them; of other optimizers it is NaN. `far`
+    are batches beyond the threshold over half a window; RobustAdamW trusts them after a few in a row. `score` is the
+    root mean square, over tensors, of how far each lies above its own usual distance.
     """
 
     def __init__(self, rows: Rows, judged: bool, window: int) -> None:
@@ -34,15 +36,17 @@ class History:
         self.window = window
         self.notes = take_logs(self.distances)
         self.nonfinite = ~self.trusts.isnan() & ~self.distances.isfinite()
+        valid = self.distances.isfinite().any(1)
+        self.norm = batches[:, NORM]
         if judged:
-            self.level, self.zscore, self.trust = batches.unbind(1)
+            self.level, self.zscore, self.trust = batches[:, LEVEL], batches[:, ZSCORE], batches[:, TRUST]
             self.excluded = self.trust < 0.5
         else:
             self.level = torch.where(self.notes < inf, self.notes, nan).nanmean(1)
-            _, self.zscore, judgement = _judge(self.level, window)
+            _, self.zscore, judgement = _judge(self.level, valid, window)
             self.trust = self.trusts.nanmean(1)
-            self.excluded = (judgement < 0.5) | self.level.isnan()
-        self.far = _find_far(self.level, window)
+            self.excluded = judgement < 0.5
+        self.far = _find_far(self.level, window) | ~valid
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -100,15 +104,18 @@ def _find_far(levels: Tensor, window: int) -> Tensor:
     spread = (median - TORCH.quantile(ordered, BELOW)).clamp_min(LEAST_SPREAD)
     known = TORCH.count_above(ordered, -inf) >= ENOUGH
     far: Tensor = known & (levels > median + RobustAdamRule().threshold * spread)
-    return far | levels.isnan()
+    return far
 
 
-def _judge(levels: Tensor, window: int) -> BatchStatistics:
-    """What RobustAdamW, with its defaults, would have made of batches with these levels, if it accepted no minority."""
+def _judge(levels: Tensor, valid: Tensor, window: int) -> BatchStatistics:
+    """What RobustAdamW, with its defaults, would have made of batches with these levels, if it accepted no minority.
+
+    A batch is valid if it has a finite gradient.
+    """
     windows = _list_windows(levels, window)
     rule, one = RobustAdamRule(), torch.ones_like(levels)
     known = torch.where(levels.isnan(), 0.0, one)
-    totals = Totals(levels.nan_to_num(), known, 0.0 * one, one)
+    totals = Totals(levels.nan_to_num(), known, 0.0 * one, valid.to(one))
     nothing = torch.full_like(windows, inf)  # no share of far batches is known here
     history = windows, windows, nothing, nothing
     statistics: BatchStatistics = TORCH.robust_adam_judge(totals, *history, rule.numbers, rule.flags)[1]

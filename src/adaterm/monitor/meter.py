@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from adaterm.binding import bind
+from adaterm.engines.base import LEVEL, NORM, TRUST, ZSCORE
 from adaterm.equations import Totals
 from adaterm.monitor.history import REFRESHED, find_usual, take_logs
-from adaterm.monitor.ring import list_numbers
+from adaterm.monitor.ring import MORE, list_numbers
 from adaterm.rules import RobustAdamRule
 
 
@@ -47,6 +48,7 @@ _NUMBERS = bind(
     }
 )
 _RULE = RobustAdamRule()
+_REPORTED = {"level": LEVEL, "zscore": ZSCORE, "trust": TRUST, "norm": NORM}
 
 
 class Meter:
@@ -73,29 +75,30 @@ class Meter:
             if step > self.step:
                 self.step = step
                 values = rows[place].tolist()
-                if any(trust == trust for trust in values[1][:-2]):
+                if any(trust == trust for trust in values[1][:-MORE]):
                     self._distances.append(rows[place, 0].clone())
                     taken.append((step, values, self._judge(values)))
         if taken:
             self._taken += len(taken)
             self._measure(*taken[-1])
 
-    def _judge(self, values: list[list[float]]) -> tuple[float, float, float]:
-        """The level, the z-score and the trust of a batch."""
+    def _judge(self, values: list[list[float]]) -> dict[str, float]:
+        """What is known of a batch."""
         if self._judged:
-            level, zscore, trust = (line[-2] for line in values)
-            self._excluded.append(trust < 0.5)
-            return level, zscore, trust
-        notes = [math.log(distance) for distance in values[0][:-2] if 0.0 < distance < inf]
-        trusts = [trust for trust in values[1][:-2] if trust == trust]
-        totals, window = Totals(sum(notes), float(len(notes)), 0.0, 1.0), list(self._levels)
+            verdict = [number for line in values for number in line[-MORE:-1]]
+            self._excluded.append(verdict[TRUST] < 0.5)
+            return {name: verdict[place] for name, place in _REPORTED.items()}
+        notes = [math.log(distance) for distance in values[0][:-MORE] if 0.0 < distance < inf]
+        trusts = [trust for trust in values[1][:-MORE] if trust == trust]
+        valid = float(any(map(isfinite, values[0][:-MORE])))
+        totals, window = Totals(sum(notes), float(len(notes)), 0.0, valid), list(self._levels)
         history = window, window, [inf], [inf]  # no share of far batches is known here
         _, report, remembered = _NUMBERS.robust_adam_judge(totals, *history, _RULE.numbers, _RULE.flags)
         self._levels.appendleft(remembered.level)
-        self._excluded.append(report.trust < 0.5 or not notes)
-        return report.level, report.zscore, sum(trusts) / len(trusts)
+        self._excluded.append(report.trust < 0.5)
+        return {"level": report.level, "zscore": report.zscore, "trust": sum(trusts) / len(trusts)}
 
-    def _measure(self, step: int, values: list[list[float]], batch: tuple[float, float, float]) -> None:
+    def _measure(self, step: int, values: list[list[float]], batch: dict[str, float]) -> None:
         self._ask(step)
         least, nonfinite, total, known = 1.0, 0, 0.0, 0
         for distance, trust, usual, spread in zip(values[0], values[1], self._usual, self._spread, strict=False):
@@ -108,10 +111,8 @@ class Meter:
             elif trust == trust and not isfinite(distance):
                 nonfinite += 1
         self._metrics = {
-            "level": batch[0],
-            "zscore": batch[1],
+            **batch,
             "score": math.sqrt(total / known) if known else nan,
-            "trust": batch[2],
             "least_trust": least,
             "nonfinite": float(nonfinite),
             "excluded": sum(self._excluded) / len(self._excluded),
@@ -125,7 +126,7 @@ class Meter:
         self._asked = self._taken - offset
         end = max(0, len(self._distances) - 1 - offset)
         window = list(self._distances)[max(0, end - self._window) : end] or [self._distances[-1] * inf]
-        self._usual, self._spread = (part.tolist() for part in find_usual(take_logs(torch.stack(window)[:, :-2]).T))
+        self._usual, self._spread = (part.tolist() for part in find_usual(take_logs(torch.stack(window)[:, :-MORE]).T))
 
     def list_metrics(self, prefix: str) -> dict[str, float]:
         """Numbers of the last step and of the window; what is not known yet is left out."""

@@ -39,7 +39,7 @@ class Monitor:
     Args:
         optimizer: one of ours, or a framework's wrapper around it.
         model: whose names the parameters get. Else they have those that the optimizer was given, or group and position.
-        length: how many steps are remembered. Each takes 12 bytes of the device's memory for each tensor, and 24 more.
+        length: how many steps are remembered. Each takes 12 bytes of the device's memory for each tensor, and 36 more.
 
     Examples:
         >>> import torch
@@ -123,14 +123,19 @@ class Monitor:
     def _read(self, last: int | None = None) -> History:
         """The last steps, or all; whoever reads is warned of what is wrong with them."""
         history = History(self._ring.read(last or self._length), self._judged, self._window)
-        self._alarms.check(history, self._name_tensors())
+        learnt = [parameter.dtype for parameter in self._list_params() if parameter.requires_grad]
+        precision = max((torch.finfo(dtype).eps for dtype in learnt), default=0.0)
+        self._alarms.check(history, self._name_tensors(), precision)
         return history
 
     def _name_tensors(self) -> list[str]:
         return name_parameters(self.optimizer.param_groups, self._model)
 
     def aberrant(self, count: int = 10) -> list[Aberrant]:
-        """The batches that stood out most, the worst first: those with gradients that are not finite, then by score."""
+        """The batches that stood out most, the worst first: those with gradients that are not finite, then by score.
+
+        These are ranks: where all is well, the first are ordinary, too. Of those in `table` that is not so.
+        """
         return find_aberrant(self._read(), self._name_tensors(), self._marks, count)
 
     def aberrant_samples(self, count: int | None = 10) -> list[Sample]:
@@ -160,9 +165,9 @@ class Monitor:
         return self._meter.list_metrics(prefix)
 
     def table(self, count: int = 10) -> str:
-        """The worst batches and the least trusted tensors, as text."""
+        """The worst of the batches that stood out, if any did, and the least trusted tensors, as text."""
         history, names = self._read(), self._name_tensors()
-        return format_findings(history, names, self._marks, count, repr(self))
+        return format_findings(history, names, self._marks, count, type(self.optimizer).__name__)
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Draw the level of each batch, with those excluded, and the trust in layers; save it if a path is given."""
@@ -210,13 +215,18 @@ class Monitor:
         self._begin(state["begin"])
         self._ring.fill(rows, self._mark)
 
+    def warn_of_clipping(self, what: str, remedy: str) -> None:
+        """Say, once, that a framework clips gradients before the optimizer judges batches by them, if it does judge."""
+        if self._judged:
+            self._alarms.warn_of_clipping(what, remedy)
+
     @property
     def nbytes(self) -> int:
         """How much of the device's memory the history takes."""
         return self._ring.nbytes
 
     def __repr__(self) -> str:
-        room = f"{self._length:,} steps of {self._ring.width} tensors, {self.nbytes / 1e6:.1f} MB"
+        room = f"room for {self._length:,} steps of {self._ring.width} tensors, {self.nbytes / 1e6:.1f} MB"
         return f"{type(self).__name__}({type(self.optimizer).__name__}: {room} on {self._ring.device})"
 
     def remove(self) -> None:

@@ -7,9 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from adaterm.engines.base import VERDICT
 from adaterm.engines.memory import are_same
 from adaterm.optimizer import RobustOptimizer
+
+MORE = VERDICT // 3 + 1  # columns beside those of the tensors
 
 
 class Rows(NamedTuple):
@@ -17,14 +21,14 @@ class Rows(NamedTuple):
 
     steps: Tensor  # counted from 1
     tensors: Tensor  # steps by distance, trust and dof by tensors
-    batches: Tensor  # steps by level, z-score and trust; NaN if the optimizer does not judge batches
+    batches: Tensor  # steps by the numbers of a verdict; NaN if the optimizer does not judge batches
     marks: Tensor  # the number of the last mark before each step; 0 before the first
 
 
 class Ring:
     """A row for each of the last steps, in one tensor whose rows are overwritten in turn.
 
-    A row has the tensors' distances, trusts and dofs, and two more columns: the batch's level, z-score and trust; the
+    A row has the tensors' distances, trusts and dofs, and three more columns: two for the verdict on the batch; the
     number of the step, the number of the last mark before it, and 0, as integers. Nothing waits for the device, and
     there are as many launches for many tensors as for one.
 
@@ -36,16 +40,16 @@ class Ring:
         self.begin, self.width = begin, tensors  # steps before the first row, and of how many tensors it tells
         self.counted: int | None = begin  # how many steps there were; None if only the device knows
         with torch.inference_mode(False):
-            self._rows = torch.full((length, 3, tensors + 2), nan, device=device)
+            self._rows = torch.full((length, 3, tensors + MORE), nan, device=device)
             self._rows[:, :, -1] = 0.0
             self._numbers = torch.tensor([[begin], [0], [0]], dtype=torch.int32, device=device)
-            self._unknown = torch.full((3, 1), nan, device=device)
+            self._unknown = torch.full((VERDICT,), nan, device=device)
             self._count, self._mark = self._numbers[0], self._numbers[1]
             self._column = self._numbers.view(torch.float32)
         self._on_host = device.type == "cpu"
         self._blocks: list[list[int]] = []  # of the last step
         self._plain = False  # whether they are all tensors in order, and nothing has to be converted
-        self._verdict = self._verdict_column = self._unknown
+        self._verdict, self._verdict_columns = self._unknown, self._unknown.view(3, -1)
         self._columns: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     @property
@@ -88,8 +92,8 @@ class Ring:
             self._write(blocks, tables, verdict)
             return
         if verdict is not self._verdict:  # most engines have one tensor for all verdicts
-            self._verdict, self._verdict_column = verdict, verdict[:3].to(self._rows).view(3, 1)
-        parts = [*tables, self._verdict_column, self._column]
+            self._verdict, self._verdict_columns = verdict, verdict.to(self._rows).view(3, -1)
+        parts = [*tables, self._verdict_columns, self._column]
         if self._on_host:
             self._copy_memory(parts, self.counted)
         else:
@@ -99,7 +103,7 @@ class Ring:
     def _copy_memory(self, parts: list[Tensor], counted: int) -> None:
         """Write a row on a CPU, where an operation of torch takes as long as a hundredth of a small step."""
         memmove(self._count.data_ptr(), counted.to_bytes(4, byteorder), 4)
-        target = self._rows.data_ptr() + counted % len(self._rows) * 12 * (self.width + 2)
+        target = self._rows.data_ptr() + counted % len(self._rows) * 12 * (self.width + MORE)
         columns = [(part.data_ptr(), 4 * part.shape[1]) for part in parts]
         for line in range(3):
             for source, size in columns:
@@ -114,9 +118,9 @@ class Ring:
         table = tables[0] if len(tables) == 1 else torch.cat(tables, dim=1)
         if positions != tuple(range(self.width)):
             table = table.new_full((3, self.width), nan).index_copy_(1, self._find_columns(positions), table)
-        batch = self._unknown if verdict is None else verdict[:3].view(3, 1).to(self._rows)
+        verdict = self._unknown if verdict is None else verdict.to(self._rows)
         self._numbers[0].add_(1)
-        row = torch.cat([table, batch, self._numbers.view(torch.float32)], dim=1)
+        row = torch.cat([table, verdict.view(3, -1), self._numbers.view(torch.float32)], dim=1)
         self._rows.index_copy_(0, self._numbers[0].long().remainder(len(self._rows)), row[None])
 
     def _find_columns(self, positions: tuple[int, ...]) -> Tensor:
@@ -149,14 +153,15 @@ class Ring:
         rows = self.copy_last(last)
         rows = rows[list_numbers(rows)[:, 0] > 0]
         steps, marks, _ = list_numbers(rows).long().unbind(1)
-        return Rows(steps, rows[:, :, :-2], rows[:, :, -2], marks)
+        return Rows(steps, rows[:, :, :-MORE], rows[:, :, -MORE:-1].flatten(1), marks)
 
     def fill(self, rows: Rows, mark: int) -> None:
         """Take over rows, as many of the last as there is room for, and go on after them."""
         last = Rows(*(table[-len(self._rows) :].cpu() for table in rows))
-        filled = torch.full((len(last.steps), 3, self.width + 2), nan, device="cpu")
+        filled = torch.full((len(last.steps), 3, self.width + MORE), nan, device="cpu")
         filled[:, :, : last.tensors.shape[2]] = last.tensors
-        filled[:, :, -2] = last.batches
+        known = last.batches.shape[1]  # an older version had fewer
+        filled[:, :, -MORE:-1] = pad(last.batches, (0, VERDICT - known), value=nan).view(-1, 3, MORE - 1)
         list_numbers(filled).copy_(torch.stack([last.steps, last.marks, 0 * last.marks], dim=1))
         self._rows[(last.steps % len(self._rows)).to(self.device)] = filled.to(self.device)
         self._mark.fill_(mark)
