@@ -1,8 +1,12 @@
 """A monitor tells which batches were bad, in which tensors, and what they were called; it costs little until read."""
 
 import csv
+import importlib
+import json
+import sys
 import warnings
 from math import inf, nan
+from pathlib import Path
 
 import pytest
 import torch
@@ -526,6 +530,21 @@ def test_what_is_not_clipping_is_not_taken_for_it():
 def test_two_ranks_have_the_whole_picture(ranks):
     for rule in ("AdaTerm", "RobustAdamW, soon judging"):
         ranks.run(2, monitor_shards, rule)
+
+
+def test_the_cost_is_measured_for_all_networks(monkeypatch, tmp_path):
+    """In small, by what also measures on a GPU."""
+    pytest.importorskip("matplotlib")  # of the demo
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    benchmark = importlib.import_module("monitor_cost")
+    monkeypatch.setattr(sys, "argv", ["monitor_cost.py", "--device", "cpu", "--small", "--out", str(tmp_path)])
+    benchmark.main()
+    record = json.loads((tmp_path / "cpu.json").read_text())
+    assert set(record["table"]) == {"resnet18", "gpt2", "demo"}
+    for by_optimizer in record["table"].values():
+        for row in by_optimizer.values():
+            assert list(row["milliseconds"]) == ["alone", "watched", "watched and read"]
+            assert set(row["per cent more"]) == {"watched", "watched and read"}
 
 
 def test_only_ours_are_watched_also_in_a_wrapper():
