@@ -6,6 +6,8 @@ import pytest
 import torch
 from interpreter import patch_once
 
+pytest.register_assert_rewrite("robust_checks", "robust_scenarios")
+
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels then run on a CPU
 os.environ["OMP_NUM_THREADS"] = "1"  # in the processes that tests start; in this one as below
 
