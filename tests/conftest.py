@@ -43,6 +43,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.module.__name__ != "test_tutorials")  # last, they would leave a worker idle
     if not config.getoption("--all"):
         for item in items:
             if item.get_closest_marker("slow"):
