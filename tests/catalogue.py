@@ -1,5 +1,6 @@
 """What the tests range over: rules, engines, precisions, and how closely results must agree."""
 
+from functools import lru_cache
 from math import inf
 
 import torch
@@ -63,12 +64,18 @@ def parameters(shapes=SHAPES, dtype=torch.float32, seed=0):
     return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
 
 
-def give_gradients(params, step, scale=1.0):
-    """The same gradients for the same step, in any precision; every fifth step is a hundredfold outlier."""
+@lru_cache
+def draw_noise(step, shapes):
+    """The same noise for the same step and shapes; every fifth step is a hundredfold outlier."""
     generator = torch.Generator().manual_seed(1000 + step)
-    for parameter in params:
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.grad = (noise * scale * (100.0 if step % 5 == 4 else 1.0)).to(parameter)
+    size = 100.0 if step % 5 == 4 else 1.0
+    return [size * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def give_gradients(params, step, scale=1.0):
+    """The same gradients for the same step, in any precision."""
+    for parameter, noise in zip(params, draw_noise(step, tuple(p.shape for p in params)), strict=True):
+        parameter.grad = (noise * scale).to(parameter)
 
 
 def train(optimizer, params, steps, start=0):

@@ -3,14 +3,13 @@ import os
 import signal
 
 import pytest
-import torch
-from interpreter import patch_once
+
+pytest.register_assert_rewrite("robust_checks", "robust_scenarios")
 
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels then run on a CPU
-os.environ["OMP_NUM_THREADS"] = "1"  # in the processes that tests start; in this one as below
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is: the tensors are small, and threads would only wait
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs, and all they start, ignore
-torch.set_num_threads(1)  # the tensors are small, and threads would only wait for each other
 
 
 TOGETHER = {
@@ -26,13 +25,14 @@ TOGETHER = {
 def pytest_xdist_make_scheduler(config, log):
     """Groups by name: since pytest 9.2 the marks of pytest-xdist 3.8 have no effect.
 
-    They keep their place: what is compiled by then need not be compiled on every rank.
+    They keep their place. What needs the same kernels is a group too, or both workers would compile them at once.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
+            known = (group for start, group in TOGETHER.items() if nodeid.startswith(start))
+            return next(known, nodeid.partition("fused")[0])
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
@@ -43,6 +43,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.module.__name__ != "test_tutorials")  # last, they would leave a worker idle
     if not config.getoption("--all"):
         for item in items:
             if item.get_closest_marker("slow"):
@@ -66,6 +67,8 @@ def _kernels_of_the_device(request, monkeypatch):
     interpreted = request.module.__name__ == "test_gpu"
     monkeypatch.setattr("adaterm.engines.gpu.engine.interpreted", interpreted)
     if interpreted:
+        from interpreter import patch_once
+
         patch_once()
 
 

@@ -2,6 +2,7 @@
 
 import os
 from copy import deepcopy
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -109,23 +110,34 @@ class Messages(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@cache
+def train_alone(rule, dtype, steps, poison, device):
+    """Parameters that one process trains, its optimizer, and every step's gradients; `poison` is as in `follow`."""
+    params = [parameter.detach().to(device).requires_grad_() for parameter in parameters(SHAPES, dtype)]
+    right = make(rule, [{"params": params[:3]}, {"params": params[3:], "lr": 3e-3}], foreach=False)
+    gradients = []
+    for step in range(steps):
+        give_gradients(params, step)
+        for parameter in params:
+            if step == poison:
+                (parameter.grad[-1:] if parameter.dim() else parameter.grad).fill_(float("nan"))
+        right.step()
+        gradients.append([parameter.grad for parameter in params])
+    return params, right, gradients
+
+
 def follow(layout, engine, rules, dtype, steps=11, poison=None, device="cpu"):
     """Train shards beside whole tensors; `poison` names a step in which only one rank's part of a gradient has NaN."""
     mesh = mesh_of(layout, device)
     for rule in rules:
-        params = [parameter.detach().to(device).requires_grad_() for parameter in parameters(SHAPES, dtype)]
-        shards = [shard.requires_grad_() for shard in spread(params, mesh, layout)]
+        params, right, gradients = train_alone(rule, dtype, steps, poison, device)
+        begin = [parameter.to(device) for parameter in parameters(SHAPES, dtype)]
+        shards = [shard.requires_grad_() for shard in spread(begin, mesh, layout)]
         halves = [{"params": shards[:3]}, {"params": shards[3:], "lr": 3e-3}]  # two groups, one exchange
         tested = make(rule, halves, **ENGINES[engine])
-        right = make(rule, [{"params": params[:3]}, {"params": params[3:], "lr": 3e-3}], foreach=False)
-        for step in range(steps):
-            give_gradients(params, step)
-            for parameter in params:
-                if step == poison:
-                    (parameter.grad[-1:] if parameter.dim() else parameter.grad).fill_(float("nan"))
-            for shard, gradient in zip(shards, spread([p.grad for p in params], mesh, layout), strict=True):
+        for step, given in enumerate(gradients):
+            for shard, gradient in zip(shards, spread(given, mesh, layout), strict=True):
                 shard.grad = gradient
-            right.step()
             with Messages() as counted:
                 tested.step()
             if step:  # the first one may exchange the first scales, too
@@ -204,17 +216,17 @@ def split(model):
     return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
 
-def compile_kernels(rules, dtype):
-    """Take a fused step of each rule in this process, so that it alone compiles, and the ranks find it done."""
-    for rule in rules:
-        params = parameters([(3,)], dtype)
-        train(make(rule, params, **ENGINES["fused"]), params, 1)
+@cache
+def train_single(rule):
+    """The model that one process trains on whole batches."""
+    single = Network()
+    train_model(single, make(rule, split(single), lr=1e-2, foreach=False), range(20))
+    return single
 
 
 def train_as_torch_shards(rule, kind, engine):
     """A real model under torch's own sharding does what it does in one process on the whole batch."""
-    single = Network()
-    train_model(single, make(rule, split(single), lr=1e-2, foreach=False), range(20))
+    single = train_single(rule)
     model, part, parts = sharded_model(kind)
     tested = make(rule, split(model), lr=1e-2, **ENGINES[engine])
     train_model(model, tested, range(20), part, parts)

@@ -9,18 +9,12 @@ import sys
 import tempfile
 import traceback
 from datetime import timedelta
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import forkserver, get_all_start_methods, get_context
 from pathlib import Path
+from unittest.mock import patch
 
-HEAVY = [
-    "torch",
-    "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-    "torch.nn.parallel",
-    "adaterm.engines.cpu.engine",
-]
-PATIENCE = 300  # seconds; the first fused step of a rule compiles, on every rank
+HEAVY = ["on_ranks", "torch._dynamo", "adaterm.engines.cpu.loops"]
+PATIENCE = 300  # seconds; the first fused step of a rule compiles
 
 
 class Ranks:
@@ -31,10 +25,12 @@ class Ranks:
         context = get_context("forkserver" if forks else "spawn")
         if forks:
             context.set_forkserver_preload(HEAVY)
-        self.pipes, self.processes = [], []
+            with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
+                forkserver.ensure_running()
+        self.pipes, self.processes, self.turns = [], [], context.Lock()
         for _ in range(size):
             mine, its = context.Pipe()
-            process = context.Process(target=_serve, args=(its,), daemon=True)
+            process = context.Process(target=_serve, args=(its, self.turns), daemon=True)
             process.start()
             self.pipes.append(mine)
             self.processes.append(process)
@@ -61,16 +57,19 @@ class Ranks:
             process.join()
 
 
-def _serve(pipe):
+def _serve(pipe, turns):
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    from adaterm.engines.cpu import engine as cpu
     from adaterm.engines.gpu import engine as gpu
 
     gpu.interpreted = False  # the CPU's engine, where a test does not say otherwise
+    if cpu.is_available():
+        _compile_in_turn(turns)
     while True:
         try:
             function, args, rank, world, store = pipe.recv()
@@ -92,3 +91,16 @@ def _serve(pipe):
             if dist.is_initialized():
                 dist.destroy_process_group()
         pipe.send((error, result))
+
+
+def _compile_in_turn(turns):
+    """Only the first rank compiles: the others wait for it, and find it done."""
+    from adaterm.engines.cpu import loops
+
+    compile_alone = loops._compile
+
+    def compile_in_turn(*args, **scope):
+        with turns:
+            return compile_alone(*args, **scope)
+
+    loops._compile = compile_in_turn

@@ -68,7 +68,7 @@ def test_a_monitor_is_part_of_the_graph(engine):
 def test_a_number_becomes_dynamic_after_its_first_change():
     torch._dynamo.reset()
     counters.clear()
-    params = parameters()
+    params = parameters(FEW)
     optimizer = make("AdaTerm", params, lr=0.01)
     step = torch.compile(optimizer.step, fullgraph=True, backend="aot_eager")
     for count in range(6):
@@ -85,7 +85,7 @@ either = pytest.mark.parametrize("rule", ["AdaTerm", pytest.param("RobustAdamW, 
 def test_eager_steps_before_do_not_matter(rule):
     torch._dynamo.reset()
     counters.clear()
-    params, eager = parameters(), parameters()
+    params, eager = parameters(FEW), parameters(FEW)
     tested, plain = make(rule, params), make(rule, eager)
     train(tested, params, 9)
     train(plain, eager, 14)
@@ -99,7 +99,7 @@ def test_eager_steps_before_do_not_matter(rule):
 @either
 def test_inductor_agrees(rule):
     torch._dynamo.reset()
-    params, eager = parameters(), parameters()
+    params, eager = parameters(FEW), parameters(FEW)
     compiled, plain = make(rule, params, lr=0.1), make(rule, eager, lr=0.1)
     compiled.step = torch.compile(compiled.step, fullgraph=True)
     steps = 13 if rule in JUDGING else 3

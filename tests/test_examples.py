@@ -8,9 +8,12 @@ import re
 import runpy
 import subprocess
 import sys
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 
 import adaterm
 from adaterm_bench.arena.protocol import is_tuning
@@ -24,7 +27,10 @@ ROOT = Path(__file__).parents[1]
 def run_page(page, given=""):
     """Every Python block of a page, in order, as one program, after what it takes as given; what it prints."""
     blocks = (ROOT / page).read_text().split("```python\n")[1:]
-    return run_program("-c", "\n".join([given, *(block.split("```")[0] for block in blocks)]))
+    program = "\n".join([given, *(block.split("```")[0] for block in blocks)])
+    with redirect_stdout(StringIO()) as shown, chdir(ROOT), torch.random.fork_rng():
+        exec(compile(program, page, "exec"), {"__name__": "__main__"})
+    return shown.getvalue()
 
 
 def run_program(*words):

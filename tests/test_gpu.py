@@ -11,7 +11,7 @@ from math import inf, nan
 import pytest
 import torch
 from catalogue import OPTIMIZERS, SEPARATE, assert_close, give_gradients, make, parameters, train
-from test_robust_adamw import KERNEL_CHECKS
+from robust_checks import KERNEL_CHECKS
 
 import adaterm
 from adaterm.engines.gpu import engine as gpu

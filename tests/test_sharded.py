@@ -12,7 +12,6 @@ from catalogue import ENGINES, JUDGING, SEPARATE, give_gradients
 from on_ranks import (
     LAYOUTS,
     ask_for_state_first,
-    compile_kernels,
     compile_with_shards,
     follow,
     give_gradients_of_other_placements,
@@ -41,8 +40,6 @@ FEW_JUDGING = ["RobustAdamW, soon judging", "RobustAdamW, usual norm"]
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_four_ranks_follow_one_process(ranks, layout, engine):
-    if engine == "fused":
-        compile_kernels(FEW + FEW_JUDGING, torch.float64)
     ranks.run(4, follow, layout, engine, FEW, torch.float64)
     if engine == "fused":
         ranks.run(4, follow, layout, engine, FEW_JUDGING, torch.float64, 14)
@@ -58,8 +55,6 @@ def test_every_rule_follows_one_process(ranks, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("layout", ["fsdp", "tensor parallel"])
 def test_two_ranks_follow_one_process_in_single_precision(ranks, layout, engine):
-    if engine == "fused":
-        compile_kernels(FEW + FEW_JUDGING, torch.float32)
     ranks.run(2, follow, layout, engine, FEW, torch.float32)
     if engine == "fused":
         ranks.run(2, follow, layout, engine, FEW_JUDGING[1:], torch.float32, 14)
@@ -79,8 +74,6 @@ def test_kernels_for_gpus(ranks):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_models_that_torch_shards(ranks, kind, engine):
     rules = ["AdaTerm", "RobustAdamW, usual norm"] if engine == "fused" or kind == "fsdp" else ["AdaTerm"]
-    if engine == "fused":
-        compile_kernels(rules, torch.float32)
     for rule in rules:
         ranks.run(4, train_as_torch_shards, rule, kind, engine)
 

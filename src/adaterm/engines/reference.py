@@ -28,7 +28,9 @@ def judge(block: Block, evidence: Evidence) -> Tensor:
     widest = find_widest(evidence.sums)
     parts = stages.summarize(evidence.sums.unbind(), size, rule.flags)
     totals = Totals(*(values.sum(dtype=widest) for values in parts))
-    batch, statistics, notes = stages.judge(totals, *evidence.history, rule.numbers, rule.flags)
+    levels, norms, *rest = evidence.history
+    norms = norms.clamp_min(torch.finfo(norms.dtype).tiny)  # autograd would divide by a usual norm of 0
+    batch, statistics, notes = stages.judge(totals, levels, norms, *rest, rule.numbers, rule.flags)
     verdict, found_inf = torch.stack([*statistics, batch.clip, batch.excess, notes.norm]), block.scaling.found_inf
     remembered = push(evidence.history, torch.stack(list(notes)).detach())
     if found_inf is not None:  # of a step that is skipped nothing is known

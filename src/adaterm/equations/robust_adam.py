@@ -197,7 +197,7 @@ def robust_adam_judge(
     norm = where(totals.squares > 0.0, sqrt(positive(totals.squares)), 0.0)
     limit = numbers.max_norm
     if flags.follows:
-        limit = where(count_above(norms, -inf) >= ENOUGH, at_least(quantile(sort(norms), 0.5), 1e-30), inf)
+        limit = where(count_above(norms, -inf) >= ENOUGH, quantile(sort(norms), 0.5), inf)
     shrinks = exp(-0.5 * excess)
     over = (shrinks * norm + 1e-6) / limit
     clip = shrinks / where(over > 1.0, over, 1.0)
