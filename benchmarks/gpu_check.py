@@ -72,7 +72,7 @@ def run_check(check: Check) -> tuple[dict[str, Any], list[str]]:
             findings[name] = value
     except Exception as error:  # the others go on
         print(f"FAILED {check.__name__}: {error}", flush=True)
-        return findings, [f"{check.__name__}: {error}"]
+        return findings, [f"{check.__name__}: {str(error).partition(chr(10))[0]}"]  # the rest is a trace
     return findings, []
 
 
