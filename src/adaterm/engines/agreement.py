@@ -54,7 +54,7 @@ def number_part(parameter: Any) -> int:
     mesh, number = parameter.device_mesh, 0
     for dimension, placement in enumerate(parameter.placements):
         if not placement.is_replicate():
-            number = number * mesh.size(dimension) + mesh.get_local_rank(dimension)
+            number = number * mesh.size(dimension) + mesh.get_coordinate()[dimension]
     return number
 
 
@@ -126,10 +126,10 @@ class Agreement:
     ) -> tuple[list[Tensor], Tensor | None]:
         """Sums over whole tensors from those over this rank's parts, and what all ranks together have found."""
         values = [part.values for part in parts]
-        for meeting in self._meetings:
+        for number, meeting in enumerate(self._meetings):
             length = len(meeting.positions) + (found_inf is not None)
             message = torch.zeros(rows, length, dtype=meeting.dtype, device=meeting.home)
-            taking_part = [self._find_common(part.positions, meeting) for part in parts]
+            taking_part = [self._find_common(part.positions, number) for part in parts]
             for sums, (columns, slots) in zip(values, taking_part, strict=True):
                 if columns:
                     message[: len(sums), slots] = sums[:, columns].to(meeting.dtype)
@@ -146,12 +146,12 @@ class Agreement:
             found_inf = None if found_inf is None else message[0, -1]
         return values, found_inf
 
-    def _find_common(self, positions: list[int], meeting: _Meeting) -> tuple[Any, Any]:
-        """The columns of sums, and the slots of a message, that have the same parameters."""
-        key = (id(meeting), *positions)
+    def _find_common(self, positions: list[int], number: int) -> tuple[Any, Any]:
+        """The columns of sums, and the slots of a meeting's message, that have the same parameters."""
+        key = (number, *positions)
         if key in self._common and not torch.compiler.is_compiling():
             return self._common[key]
-        places = {position: place for place, position in enumerate(meeting.positions)}
+        places = {position: place for place, position in enumerate(self._meetings[number].positions)}
         columns = [column for column, position in enumerate(positions) if position in places]
         slots = [places[positions[column]] for column in columns]
         common = _as_slice(columns), _as_slice(slots)
