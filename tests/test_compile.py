@@ -85,7 +85,7 @@ either = pytest.mark.parametrize("rule", ["AdaTerm", pytest.param("RobustAdamW, 
 def test_eager_steps_before_do_not_matter(rule):
     torch._dynamo.reset()
     counters.clear()
-    params, eager = parameters(FEW), parameters(FEW)
+    params, eager = parameters(), parameters()
     tested, plain = make(rule, params), make(rule, eager)
     train(tested, params, 9)
     train(plain, eager, 14)
@@ -99,7 +99,7 @@ def test_eager_steps_before_do_not_matter(rule):
 @either
 def test_inductor_agrees(rule):
     torch._dynamo.reset()
-    params, eager = parameters(FEW), parameters(FEW)
+    params, eager = parameters(), parameters()
     compiled, plain = make(rule, params, lr=0.1), make(rule, eager, lr=0.1)
     compiled.step = torch.compile(compiled.step, fullgraph=True)
     steps = 13 if rule in JUDGING else 3
