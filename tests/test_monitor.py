@@ -519,6 +519,12 @@ def test_clipping_before_steps_is_noticed(max_norm, dtype):
     assert f"pass max_norm={max_norm:g} to RobustAdamW" in message
 
 
+def test_clipping_that_only_bad_batches_meet_is_noticed():
+    """A tenth of the norms are at the limit, which is where the evidence is lost."""
+    (message,) = train_clipped("RobustAdamW", 100.0, draw=lambda step: (step, 9.0 if step % 10 == 0 else 1.0))
+    assert "to a norm of 100 before" in message
+
+
 def test_what_is_not_clipping_is_not_taken_for_it():
     assert train_clipped("RobustAdamW", None) == []
     assert train_clipped("RobustAdamW", 1e9) == []

@@ -1,5 +1,6 @@
 """For Hugging Face Trainer."""
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
         saved = self._find_file(args, state)
         if saved.exists():
             self.monitor.load_state_dict(torch.load(saved))
-        if args.max_grad_norm:
+        if args.max_grad_norm and args.max_grad_norm < inf:
             self.monitor.warn_of_clipping(
                 f"Trainer clips gradients to a norm of {args.max_grad_norm:g}",
                 f"Set max_grad_norm=0.0 in TrainingArguments and pass max_norm={args.max_grad_norm:g} to RobustAdamW",

@@ -1,6 +1,7 @@
 """For Lightning."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from adaterm.monitor import Monitor
@@ -33,7 +34,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         self.monitor = Monitor(trainer.optimizers[self._place], pl_module, self._length)
         if self._saved is not None:
             self.monitor.load_state_dict(self._saved)
-        if trainer.gradient_clip_val:
+        if trainer.gradient_clip_val and trainer.gradient_clip_val < inf:
             by_value = trainer.gradient_clip_algorithm == "value"
             limit = "max_norm" if by_value else f"max_norm={trainer.gradient_clip_val:g}"
             self.monitor.warn_of_clipping(

@@ -10,8 +10,9 @@ from adaterm.monitor.history import History
 
 SHARE = 0.2  # of batches, from which on so many are excluded that something is wrong
 UNTRUSTED = 0.1  # the trust that a tensor never reaches if it learns nothing to speak of
-CLIPPED = 0.5  # the share of norms that are the same, from which on gradients seem to be clipped
-SAME = 1e-3  # by how much norms differ, relative to the largest, if they are; clipping divides by a norm and 1e-6
+CLIPPED = 3  # norms of a window that equal the largest: by chance two hardly do
+EQUAL = 2e-5  # by how much those differ, relative to it; clipping divides by a norm and 1e-6
+COARSE, SHARE_CLIPPED = 1e-3, 0.5  # the same in half precision, and of how many norms, which may be equal by chance
 SETTLED = 500  # steps before it counts: AdaTerm begins with little trust
 
 
@@ -32,12 +33,13 @@ class Alarms:
         excluded, nonfinite, trusts = (
             table[-last:] for table in (history.excluded, history.nonfinite, history.trusts.nan_to_num(-1.0))
         )
-        same = _find_same_norms(history, max(SAME, 2.0 * precision))[-last:]
-        if same.sum() >= CLIPPED * last:
+        fine = precision < EQUAL
+        same = _find_same_norms(history, EQUAL if fine else max(COARSE, 2.0 * precision))[-last:]
+        if same.sum() >= (CLIPPED if fine else SHARE_CLIPPED * last):
             norm = f"{history.norm[-last:][same].median().item():.3g}"
             self.warn_of_clipping(
-                f"{int(same.sum())} of the last {last} gradients seem to be clipped to a norm of {norm}",
-                f"Remove clip_grad_norm_, or your framework's setting for it, and pass max_norm={norm} to RobustAdamW",
+                f"{int(same.sum())} of the last {last} gradients seem to be clipped, or scaled, to a norm of {norm}",
+                f"If clip_grad_norm_ does it, or your framework, end that and pass max_norm={norm} to RobustAdamW",
             )
         run, end = _find_longest_run(history.far.tolist())
         if nonfinite.any(1).all():  # by which all of them may be excluded, too
@@ -88,7 +90,8 @@ def _find_same_norms(history: History, tolerance: float) -> Tensor:
     """
     norms = torch.where(history.norm < inf, history.norm, 0.0)
     largest = norms[-history.window :].max()
-    return (norms > 0.0) & (norms >= (1.0 - tolerance) * largest) & (history.level > log(2.0 * tolerance))
+    differ = (history.level > log(2.0 * COARSE)) & (history.steps > history.window)  # means begin at 0, and lag
+    return (norms > 0.0) & (norms >= (1.0 - tolerance) * largest) & differ
 
 
 def _find_longest_run(flags: list[bool]) -> tuple[int, int]:

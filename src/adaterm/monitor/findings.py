@@ -177,8 +177,11 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
     lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} excluded", ""]
     if chosen:
         stood_out = f"{len(chosen):,} stood out: excluded, not finite, or with a score of {STANDS_OUT:g} or more"
-        lines.append(f"{stood_out}{'; the worst' * (len(chosen) > count)}")
+        more = f"; the worst {count}, and table({len(chosen)}) has all" if len(chosen) > count else ""
+        lines.append(stood_out + more)
         lines.append(f"{'step':>8}  {'score':>6}  {'level':>6}  {'z':>6}  {'trust':>5}  mark; tensors that stood out")
+    elif history.zscore.isnan().all():
+        lines.append("Nothing to tell yet: too few steps to know what is usual.")
     else:
         lines.append(f"No batch stood out: none was excluded or not finite, or had a score of {STANDS_OUT:g} or more.")
     for batch in _describe(history, names, marks, scores, chosen[:count]):
