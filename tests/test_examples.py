@@ -249,6 +249,16 @@ def test_the_examples_of_the_reference_run(module):
             assert ">>> " in described.__doc__, name
 
 
+def test_the_reference_names_what_is_public_before_the_site_is_built():
+    """In a table, each with a sentence, so that the page is of use as a file; below it each has its docstring."""
+    page = (ROOT / "docs/api.md").read_text()
+    rows = [row.split("|") for row in page.splitlines() if row.startswith("| `")]
+    assert all(sentence.strip() and "](" in link for _, _, sentence, link, _ in rows)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    described = set(re.findall(r"^::: adaterm\.[\w.]*?(\w+)$", page, re.MULTILINE))
+    assert named == set(adaterm.__all__) <= described
+
+
 def read_slow_start():
     record = load("slow_start/slow_start.json")
     trusted, adapted = (value for key, value in record.items() if key.startswith("steps until"))
