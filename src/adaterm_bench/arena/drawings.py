@@ -159,7 +159,7 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
             _draw_rates(panel, choice, measure, color=colour, linewidth=2.2 if ours else 1.5, marker=".")
             if choice.rate is not None:
                 best = measure.scale * choice.outcomes[choice.rate]
-                panel.plot(choice.rate, _place_inside(best, limits), "o", color=colour, markersize=5.5)
+                panel.plot(choice.rate, _place_inside(best, limits), "o", color=colour, markersize=5.5, clip_on=False)
         figure.text(0.54, 0.08 / height, "learning rate", ha="center", fontsize=9.5)
         figure.text(0.012, 0.54, measure.label, va="center", rotation="vertical", fontsize=9.5)
     return figure
