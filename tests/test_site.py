@@ -57,6 +57,13 @@ def test_every_page_of_docs_is_in_the_navigation():
     assert sorted(list_navigation(project["nav"])) == sorted(pages + notebooks)
 
 
+def test_no_line_of_prose_begins_with_a_mark():
+    """A comment at a line's begin would end the paragraph on the repository's own pages."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    lines = [(page.name, line) for page in pages for line in page.read_text().splitlines()]
+    assert not [found for found in lines if re.match(r" *<!-- (?!-->)[^>]*--> *[^ ]", found[1])]
+
+
 def test_what_pages_link_to_comes_along(staged):
     """Results and examples as they are, reports as their pages, sources and folders as pages to read."""
     files = staged / "files"
