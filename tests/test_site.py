@@ -303,6 +303,21 @@ def test_pages_fit_and_ask_no_other_host(site, address, browser, size, scheme):
 
 
 @slow
+def test_a_wide_table_shows_that_it_goes_on_and_its_names_stay(address, browser):
+    """On a phone its edge fades until it is scrolled to the end, and the first column can be seen there, too."""
+    browser.shape(PHONE)
+    browser.open(address + "arena.html")
+    tables = "[...document.querySelectorAll('.md-typeset__scrollwrap')]"
+    wide = f"{tables}.find((each) => each.scrollWidth > 2 * each.clientWidth)"
+    edge = f"return getComputedStyle({wide}).getPropertyValue('--edge')"
+    assert browser.wait(f"return {wide} && true")
+    assert float(browser.run(edge).removesuffix("px")) > 0.0
+    browser.run(f"{wide}.scrollLeft = 10_000")
+    assert browser.wait(f"{edge} === '0px'")
+    assert browser.run(f"return {wide}.querySelector('td').getBoundingClientRect().left") >= 0.0
+
+
+@slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_both_schemes(address, browser, scheme):
     """The page follows the system, and text, links and the figure's axes stand out from the ground."""

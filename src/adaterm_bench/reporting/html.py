@@ -267,5 +267,5 @@ def _render_badge(verdict: Verdict) -> str:
 
 
 def _escape_inline(text: str) -> str:
-    """Escaped text, in which `such` is code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    """Escaped text, in which `such` is code, and no line ends before a per cent sign."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", re.sub(r"(?<=\d) %", "\u00a0%", escape(text)))
