@@ -43,7 +43,7 @@
   function nameCurve(rule, dof) {
     let power = LEAST
     while (rule.trust(10 ** power, dof) > 0.3) power += 0.01
-    return `<text x="${x(power) + 7}" y="${y(0.3)}">dof ${dof}</text>`
+    return `<text class="name" x="${x(power) + 7}" y="${y(0.3)}">dof ${dof}</text>`
   }
 
   function build(figure) {
@@ -64,10 +64,11 @@
     const update = () => {
       const chosen = RULES[rule.value], degrees = 10 ** dof.value, far = 10 ** distance.value
       const trust = chosen.trust(far, degrees)
-      const others = [1, 10, 100].map((other) => drawCurve(chosen, other, "other") + nameCurve(chosen, other)).join("")
+      const others = [1, 10, 100].map((other) => drawCurve(chosen, other, "other")).join("")
+      const names = [1, 10, 100].map((other) => nameCurve(chosen, other)).join("")
       const [at, height] = [x(+distance.value), y(trust)]
       figure.querySelector(".curves").innerHTML = `${others}${drawCurve(chosen, degrees, "chosen")}
-        <path class="drop" d="M${at},${y(0)} V${height} H${LEFT}"/><circle cx="${at}" cy="${height}" r="6"/>`
+        <path class="drop" d="M${at},${y(0)} V${height} H${LEFT}"/>${names}<circle cx="${at}" cy="${height}" r="6"/>`
       figure.querySelector("output[name=dof]").textContent = show(degrees)
       figure.querySelector("output[name=distance]").textContent = show(far)
       figure.dataset.trust = trust
