@@ -20,7 +20,7 @@ SOURCES = {".py": "python", ".toml": "toml", ".cff": "yaml", ".yml": "yaml", "":
 CODE = re.compile(r"^(`{3,}).*?^\1$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 MARK = re.compile(r"<!--.*?-->")
-NUMBER = re.compile(r"\s*[+\u2212-]?\.?\d.{,28}$")
+NUMBER = re.compile(r"\s*[+\u2212-]?\.?\d(?:[^A-Za-z]|\b[A-Za-z]{1,4}\b)*$")  # with short words: 0.78 ms, 5 of 5 lost
 SPACES = re.compile(r"(<!--.*?-->|`[^`\n]*`)|(?<=\d) (?=%)")
 UNBROKEN = "\u00a0"
 UNLISTED = "---\nsearch:\n  exclude: true\n---\n"
@@ -44,7 +44,7 @@ def place(target: Path) -> Path:
 
 
 def keep_together(text: str) -> str:
-    """Text in which no line ends before a per cent sign, or inside a short cell that begins with a number."""
+    """Text in which no line ends before a per cent sign, or inside a cell of numbers and short words."""
 
     def join(row: re.Match[str]) -> str:
         cells = row[0].split("|")

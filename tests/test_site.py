@@ -141,10 +141,10 @@ def test_a_notebooks_outputs_are_shown_in_the_richest_form():
 
 
 def test_numbers_stay_with_what_belongs_to_them():
-    """No line ends before a per cent sign, or inside a short cell that begins with a number; code is left alone."""
+    """No line ends before a per cent sign, or inside a cell of numbers and short words; code is left alone."""
     join = load().keep_together
-    row = "| bad 5 % | <!-- a b -->+0.4 (+0.1 to +0.8) | 1.0 / 0.9<!-- --> | 64 samples of the longest text there is |"
-    kept = "| bad 5~% |<!-- a b -->+0.4~(+0.1~to~+0.8)|1.0~/~0.9<!-- -->| 64 samples of the longest text there is |"
+    row = "| bad 5 % | <!-- a b -->+0.4 (+0.1 to +0.8) | 1.0 / 0.9<!-- --> | 5 of 5: shown |"
+    kept = "| bad 5~% |<!-- a b -->+0.4~(+0.1~to~+0.8)|1.0~/~0.9<!-- -->| 5 of 5: shown |"
     assert join(row) == kept.replace("~", "\u00a0")
     assert join("at 20 %, `targets 20 %`: 3 of 4") == "at 20\u00a0%, `targets 20 %`: 3 of 4"
 
