@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shlex
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -76,16 +77,54 @@ def test_reproducing_names_the_scale_that_was_run(stored):
             assert int(counted[1]) in seeds.values(), name
 
 
-def test_reproducing_has_the_claims_of_the_report(monkeypatch):
-    """Its table is what the command makes of the report, and every row says why."""
+@pytest.fixture
+def claims_table(monkeypatch):
+    """The command that writes the page's tables."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    claims_table = importlib.import_module("claims_table")
+    return importlib.import_module("claims_table")
+
+
+def test_reproducing_has_the_claims_of_the_report(claims_table):
+    """Its tables are what the command makes of the report, and every row says why."""
     page, claims = claims_table.PAGE.read_text(), json.loads(claims_table.CLAIMS.read_text())
-    assert claims_table.fill_page(page, claims) == page
-    table = page.split(claims_table.BEGIN)[1].split(claims_table.END)[0]
-    assert "|  |" not in table
+    reasons = tomllib.loads(claims_table.REASONS.read_text())
+    assert claims_table.fill_page(page, claims, reasons) == page
+    assert "|  |" not in page
+    rows = re.findall(r"^\| .* \|$", page.split("<!-- claims: all -->")[1], re.MULTILINE)
+    assert len([row for row in rows if "(section" in row or "(appendix" in row]) > 70
     changed = [{**claim, "verdict": "undecided"} for claim in claims]
-    assert claims_table.fill_page(page, changed) != page
+    assert claims_table.fill_page(page, changed, reasons) != page
+
+
+def test_every_experiment_with_claims_has_a_table(claims_table):
+    page, claims = claims_table.PAGE.read_text(), json.loads(claims_table.CLAIMS.read_text())
+    with pytest.raises(ValueError, match="no place for the claims of Regression"):
+        claims_table.fill_page(page.replace("<!-- claims: Regression -->", ""), claims, {})
+
+
+def test_a_row_says_what_came_out_and_what_the_paper_shows(claims_table):
+    """The interval of one claim, the range of several; all p-values of the paper's table."""
+    claim = {"measured": "mean of A less that of Adam", "estimate": 1.25, "low": 0.5, "high": 2.0}
+    assert claims_table.describe_measured([claim], " points") == "difference of means: 1.2 (0.5 to 2.0) points"
+    few = {**claim, "low": None, "high": None}
+    assert claims_table.describe_measured([few], "") == "difference of means: 1.25"
+    other = {**few, "estimate": -0.5}
+    assert claims_table.describe_measured([few, other], "") == "difference of means: \N{MINUS SIGN}0.500 to 1.25"
+    sizes = {"t-Adam": 3.0, "At-Adam (as published)": None, "Adam": 8.0}
+    errors = [
+        {**few, "measured": f"error of {rival} over AdaTerm's, geometric mean over seeds", "estimate": size}
+        for rival, size in sizes.items()
+    ]
+    told = claims_table.describe_measured(errors, "")
+    assert told == "error of the other over AdaTerm's: 3.00 to 8.00, and 1 beyond all bounds"
+    pieces = [f"1 against 2: shown in the paper (Welch, p {chance})" for chance in ("< 0.001", "= 0.034")]
+    assert claims_table.describe_evidence(pieces) == "2 pairs: shown in the paper (p from < 0.001 to 0.034)"
+    mixed = [*pieces, "1 against 2: not shown in the paper either (Welch, p = 0.16)"]
+    assert claims_table.describe_evidence(mixed) == (
+        "2 of 3 pairs: shown in the paper (p from < 0.001 to 0.034); "
+        "1 of 3 pairs: not shown in the paper either (p = 0.16)"
+    )
+    assert claims_table.describe_evidence(["a figure without numbers"] * 3) == "a figure without numbers"
 
 
 def test_the_report_is_of_the_committed_results(stored):

@@ -48,6 +48,7 @@ def test_the_report_has_tables_curves_and_claims():
         "AdaTerm has a higher return than Adam.",
         "t-Adam (as published) has a higher return than At-Adam (as published).",
         "At-Adam (as published) has a higher return than AdaTerm.",
+        "t-Adam (as published) has a higher return than AdaTerm.",
         "Adam fails: it has less than half of AdaTerm's return.",
     }
     assert {it.verdict for it in claims} == {"undecided"}  # two seeds
