@@ -8,6 +8,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from bench_command import read_report
 
@@ -207,6 +208,39 @@ def test_classification_names_the_times_that_were_measured():
     measured = json.loads((ROOT / "results/epoch_time/cuda.json").read_text())
     assert f"an epoch with AdaTerm takes {measured['seconds of an epoch']['AdaTerm']:.2f} s" in page
     assert f"its step {measured['steps, in those of Adam']['AdaTerm']:.3f} times" in page
+
+
+@pytest.mark.parametrize("name", ["simulations", "adaterm"])
+def test_gains_on_the_simulations_are_marked_numbers(name, stored):
+    """Ratios of errors that the report decides, and where there is no gain: with the least noise."""
+    claims = {it["claim"]: it for it in json.loads((ROOT / "results/bench/report/claims.json").read_text())}
+    page = (ROOT / f"docs/{name}.md").read_text()
+    wanted = {
+        "noise": "On {} with noise, AdaTerm's error is below Adam's.",
+        "error": "From 10 % to 100 % noise, AdaTerm's test error is below that of {}.",
+        "batches": "From 10 % to 100 % noise and batches of {}, AdaTerm's test error is below that of Adam.",
+    }
+    marks = re.findall(r"<!-- (\w+)\.([^>]*?) -->(.*?)<!-- -->", page)
+    assert {kind for kind, _, _ in marks} >= ({"noise"} if name == "adaterm" else {*wanted, "least"})
+    for kind, key, shown in marks:
+        if kind in wanted:
+            claim = claims[wanted[kind].format(key)]
+            assert claim["verdict"] == "reproduced"
+            ratio = claim["estimate"]
+        elif kind == "least":
+            ratio = _compare_least_noise(stored["test_functions"], key)
+        else:
+            continue
+        assert shown == (f"{ratio:.1f}" if ratio < 100.0 else f"{ratio:.0f}"), (kind, key)
+
+
+def _compare_least_noise(results, function):
+    """AdaTerm's error over Adam's, in the geometric mean."""
+    logs = {"AdaTerm": {}, "Adam": {}}
+    for result in results:
+        if result.trial.method in logs and {"function": function, "noise": 0.01} == result.trial.condition:
+            logs[result.trial.method][result.trial.seed] = np.log(result.outcome["distance"])
+    return np.exp(np.mean([logs["AdaTerm"][seed] - logs["Adam"][seed] for seed in logs["Adam"]]))
 
 
 def test_simulations_have_their_numbers():
