@@ -68,9 +68,9 @@ def fill_page(page: str, claims: list[dict], reasons: dict[str, dict[str, str]])
     def fill(match: re.Match[str]) -> str:
         begin, name, end = match.groups()
         if name == TALLY:
-            return f"{begin}{_count_all(by_experiment, lacking)}{end}"
+            return f"{begin}\n{_count_all(by_experiment, lacking)}\n{end}"
         table = _write_table(name, by_experiment.get(name, {}), lacking.get(name, []), reasons.get(name, {}))
-        return f"{begin}{table}{end}"
+        return f"{begin}\n{table}\n{end}"
 
     return BLOCK.sub(fill, page)
 
