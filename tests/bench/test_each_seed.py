@@ -8,6 +8,7 @@ import pytest
 from adaterm_bench.core.trial import Result
 from adaterm_bench.experiments.classification.experiment import Classification
 from adaterm_bench.experiments.ppo.experiment import Ppo
+from adaterm_bench.reporting import figures
 
 
 @pytest.mark.parametrize("seeds", [3, 6])
@@ -34,3 +35,11 @@ def test_every_seed_of_ppo_is_drawn(seeds):
     lost = [replace(results[0], outcome={**outcome, "return": np.nan}), *results[1:]]
     for figure in study.section(lost).figures:
         figure.draw()
+
+
+def test_a_seed_that_diverged_is_counted_and_the_others_are_drawn():
+    lines = [[1.0, 2.0, 3.0], [1.0, 2.0, 4.0], [1.0, np.nan, np.nan], [1.0, 2.0, 5.0], [1.0, 2.0, 6.0]]
+    (panel,) = figures.draw_each_seed([1, 2, 3], {"Adam": lines}, "return").axes
+    assert panel.get_title("left") == "Adam, 1 diverged"
+    assert panel.lines[-1].get_ydata().tolist() == [1.0, 2.0, 4.0]
+    assert [np.isfinite(line.get_ydata()).sum() for line in panel.lines] == [3, 3, 1, 3, 3, 3]
