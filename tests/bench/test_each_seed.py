@@ -43,3 +43,9 @@ def test_a_seed_that_diverged_is_counted_and_the_others_are_drawn():
     assert panel.get_title("left") == "Adam, 1 diverged"
     assert panel.lines[-1].get_ydata().tolist() == [1.0, 2.0, 4.0]
     assert [np.isfinite(line.get_ydata()).sum() for line in panel.lines] == [3, 3, 1, 3, 3, 3]
+
+
+def test_every_column_of_panels_has_its_steps():
+    """Also where the last row is not full."""
+    figure = figures.draw_each_seed([1, 2], {name: [[1.0, 2.0]] for name in "abcd"}, "return", xlabel="epoch")
+    assert [axes.get_xlabel() for axes in figure.axes if axes.get_visible()] == ["", "epoch", "epoch", "epoch"]

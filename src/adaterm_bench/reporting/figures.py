@@ -95,8 +95,10 @@ def draw_each_seed(
             axes.plot(along, quartiles(lines.T, better)[1], color=colour)
             lost = int(np.count_nonzero(~np.isfinite(lines).all(1)))
             axes.set_title(f"{method}, {lost} diverged" if lost else method)
-        for axes in grid[-1]:
-            axes.set_xlabel(xlabel)
+        for column in grid.T:
+            lowest = [axes for axes in column if axes.get_visible()][-1]
+            lowest.tick_params(labelbottom=True)
+            lowest.set_xlabel(xlabel)
         for axes in grid[:, 0]:
             axes.set_ylabel(ylabel)
     return figure
