@@ -107,8 +107,8 @@ def test_robust_adamws_page_has_the_arenas_losses():
         assert f"<!-- quick.{method} -->{row}<!-- -->" in page
 
 
-def test_robust_adamws_page_has_the_losses_of_the_first_version():
-    page, runs = (ROOT / "docs/robust_adamw.md").read_text(), load("language_check/language_check.json")["runs"]
+def test_the_page_of_choices_has_the_losses_of_the_first_version():
+    page, runs = (ROOT / "docs/robust_adamw_choices.md").read_text(), load("language_check/language_check.json")["runs"]
     conditions = list(dict.fromkeys(run["condition"] for run in runs))
     for method in ("AdamW", "AdamW, clipped at 1", "RobustAdamW", "RobustAdamW, max_norm 1"):
         losses = [
@@ -120,8 +120,8 @@ def test_robust_adamws_page_has_the_losses_of_the_first_version():
         assert f"<!-- language.{method} -->{row}<!-- -->" in page
 
 
-def test_robust_adamws_page_has_what_was_tried():
-    page = (ROOT / "docs/robust_adamw.md").read_text()
+def test_the_page_of_choices_has_what_was_tried():
+    page = (ROOT / "docs/robust_adamw_choices.md").read_text()
     noises = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %", "bursts 10 %")
     losses = {}
     for result in Store(ROOT / "results/arena").results("language"):
@@ -144,8 +144,9 @@ def test_robust_adamws_page_has_what_was_tried():
         assert row == " | ".join(cells), name
 
 
-def test_robust_adamws_page_has_final_runs_before_and_after_its_last_change():
-    page, results = (ROOT / "docs/robust_adamw.md").read_text(), Store(ROOT / "results/arena").results("language")
+def test_the_page_of_choices_has_final_runs_before_and_after_the_last_change():
+    page = (ROOT / "docs/robust_adamw_choices.md").read_text()
+    results = Store(ROOT / "results/arena").results("language")
     chosen = [result for result in results if result.trial.method == "RobustAdamW"]
     now = [id(result) for result in keep_newest_equations(chosen)]
     for name in ("before", "now"):
@@ -247,6 +248,16 @@ def test_the_examples_of_the_reference_run(module):
         described = getattr(adaterm, name)
         if described.__module__ == module:
             assert ">>> " in described.__doc__, name
+
+
+def test_the_reference_names_what_is_public_before_the_site_is_built():
+    """In a table, each with a sentence, so that the page is of use as a file; below it each has its docstring."""
+    page = (ROOT / "docs/api.md").read_text()
+    rows = [row.split("|") for row in page.splitlines() if row.startswith("| `")]
+    assert all(sentence.strip() and "](" in link for _, _, sentence, link, _ in rows)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    described = set(re.findall(r"^::: adaterm\.[\w.]*?(\w+)$", page, re.MULTILINE))
+    assert named == set(adaterm.__all__) <= described
 
 
 def read_slow_start():

@@ -1,8 +1,9 @@
 """The documentation's site: its pages and links, and that it works in a real browser without any other host."""
 
+import base64
 import functools
 import http.server
-import importlib.util
+import importlib
 import json
 import re
 import shutil
@@ -26,11 +27,11 @@ DRIVER = shutil.which("chromedriver")
 PHONE, DESK = (390, 844), (1280, 900)
 
 
-def load_maker():
-    spec = importlib.util.spec_from_file_location("make_site", ROOT / "docs/make_site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load(name="make_site"):
+    """A module of docs/, where the program that makes the site finds the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")
+        return importlib.import_module(name)
 
 
 def list_navigation(entries):
@@ -43,14 +44,24 @@ def list_navigation(entries):
 def staged(tmp_path_factory):
     """The pages as the generator gets them."""
     folder = tmp_path_factory.mktemp("pages")
-    load_maker().stage(folder)
+    load().stage(folder)
     return folder
 
 
 def test_every_page_of_docs_is_in_the_navigation():
     project = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
-    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
-    assert sorted(list_navigation(project["nav"])) == sorted(pages)
+    docs = ROOT / "docs"
+    pages = [str(path.relative_to(docs)) for path in docs.rglob("*.md")]
+    notebooks = [str(path.relative_to(docs).with_suffix(".md")) for path in docs.rglob("*.ipynb")]
+    assert notebooks
+    assert sorted(list_navigation(project["nav"])) == sorted(pages + notebooks)
+
+
+def test_no_line_of_prose_begins_with_a_mark():
+    """A comment at a line's begin would end the paragraph on the repository's own pages."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    lines = [(page.name, line) for page in pages for line in page.read_text().splitlines()]
+    assert not [found for found in lines if re.match(r" *<!-- (?!-->)[^>]*--> *[^ ]", found[1])]
 
 
 def test_what_pages_link_to_comes_along(staged):
@@ -72,12 +83,70 @@ def test_what_pages_link_to_comes_along(staged):
 
 
 def test_links_out_of_the_repository_stay_and_broken_ones_are_refused(tmp_path):
-    maker = load_maker()
+    maker = load()
     stage = maker.Stage(tmp_path)
     kept = "[a](https://example.org/x) [b](#here)\n\n```python\nlist[0](missing.md)\n```\n"
     assert stage.follow(kept, ROOT / "docs/index.md") == kept
     with pytest.raises(maker.BrokenLinkError, match=re.escape("docs/index.md links to missing.md#part")):
         stage.follow("[c](missing.md#part)", ROOT / "docs/index.md")
+
+
+def test_a_notebook_is_a_page_to_read_and_a_file_to_download(staged):
+    """Words and their links as on any page, code and what it printed, and the notebook as it is."""
+    page = (staged / "tutorials/corrupt_batches.md").read_text()
+    source = ROOT / "docs/tutorials/corrupt_batches.ipynb"
+    assert page.startswith("# Training while some batches are corrupt\n\n[Download this notebook](corrupt")
+    for cell in json.loads(source.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            assert f"```python\n{''.join(cell['source']).strip()}\n```" in page
+            assert all("".join(output["text"]).strip() in page for output in cell["outputs"])
+    assert "[RobustAdamW's page](../robust_adamw.md)" in page
+    assert (staged / "tutorials/corrupt_batches.ipynb").read_bytes() == source.read_bytes()
+    assert "(corrupt_batches.md)" in (staged / "tutorials/README.md").read_text()
+
+
+def test_a_notebooks_outputs_are_shown_in_the_richest_form():
+    picture, drawing = b"\x89PNG", "<svg xmlns='http://www.w3.org/2000/svg'/>"
+    encoded = base64.b64encode(picture).decode()
+    table = "<style>td {color: red}</style>\n<table>\n\n<tr><td>1</td></tr></table>"
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["first\n", "```\n"]},
+        {
+            "output_type": "display_data",
+            "data": {"image/png": encoded, "text/plain": "loss"},
+        },
+        {"output_type": "display_data", "data": {"image/svg+xml": [drawing], "text/plain": "<Figure>"}},
+        {"output_type": "execute_result", "data": {"text/html": table, "text/plain": "1"}},
+        {"output_type": "execute_result", "data": {"text/plain": "42"}},
+        {"output_type": "error", "traceback": ["\x1b[31mValueError\x1b[0m: no"]},
+    ]
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "\n", "words"]},
+        {"cell_type": "code", "source": "", "outputs": []},
+        {"cell_type": "code", "source": ["x = 1\n", "x"], "outputs": outputs},
+    ]
+    page, pictures = load("notebook").convert(json.dumps({"cells": cells}), "name", str.upper)
+    assert page.split("\n\n") == [
+        "# TITLE",
+        "WORDS",
+        "```python\nx = 1\nx\n```",
+        "```` { .text .output }\nfirst\n```\n````",
+        "![loss](name-1.png)",
+        "![Picture](name-2.svg)",
+        '<div class="output">\n<table>\n<tr><td>1</td></tr></table>\n</div>',
+        "``` { .text .output }\n42\n```",
+        "``` { .text .output }\nValueError: no\n```\n",
+    ]
+    assert pictures == {"name-1.png": picture, "name-2.svg": drawing.encode()}
+
+
+def test_numbers_stay_with_what_belongs_to_them():
+    """No line ends before a per cent sign, or inside a cell of numbers and short words; code is left alone."""
+    join = load().keep_together
+    row = "| bad 5 % | <!-- a b -->+0.4 (+0.1 to +0.8) | 1.0 / 0.9<!-- --> | 5 of 5: shown |"
+    kept = "| bad 5~% |<!-- a b -->+0.4~(+0.1~to~+0.8)|1.0~/~0.9<!-- -->| 5 of 5: shown |"
+    assert join(row) == kept.replace("~", "\u00a0")
+    assert join("at 20 %, `targets 20 %`: 3 of 4") == "at 20\u00a0%, `targets 20 %`: 3 of 4"
 
 
 def test_the_readme_is_a_page_and_its_links_lead_somewhere():
@@ -231,6 +300,21 @@ def test_pages_fit_and_ask_no_other_host(site, address, browser, size, scheme):
         assert not browser.complaints(), page
     assert not wide
     assert browser.hosts() == {urlsplit(address).netloc}
+
+
+@slow
+def test_a_wide_table_shows_that_it_goes_on_and_its_names_stay(address, browser):
+    """On a phone its edge fades until it is scrolled to the end, and the first column can be seen there, too."""
+    browser.shape(PHONE)
+    browser.open(address + "arena.html")
+    tables = "[...document.querySelectorAll('.md-typeset__scrollwrap')]"
+    wide = f"{tables}.find((each) => each.scrollWidth > 2 * each.clientWidth)"
+    edge = f"return getComputedStyle({wide}).getPropertyValue('--edge')"
+    assert browser.wait(f"return {wide} && true")
+    assert float(browser.run(edge).removesuffix("px")) > 0.0
+    browser.run(f"{wide}.scrollLeft = 10_000")
+    assert browser.wait(f"{edge} === '0px'")
+    assert browser.run(f"return {wide}.querySelector('td').getBoundingClientRect().left") >= 0.0
 
 
 @slow

@@ -1,6 +1,6 @@
 // The figure of docs/trust.md: trust against distance, for degrees of freedom that the reader chooses.
 ;(() => {
-  const LEFT = 72, RIGHT = 30, TOP = 12, BOTTOM = 46, WIDTH = 680, HEIGHT = 340
+  const LEFT = 72, RIGHT = 30, TOP = 12, BOTTOM = 56, WIDTH = 680, HEIGHT = 340
   const LEAST = -2, MOST = 4 // powers of ten of the distance
 
   // The same as adaterm.equations: AdaTerm's trust, and RobustAdamW's weight of a tensor, which does not exceed 1 here.
@@ -24,7 +24,7 @@
     }
     for (let power = LEAST; power <= MOST; power++) {
       parts.push(`<line class="grid" x1="${x(power)}" x2="${x(power)}" y1="${TOP}" y2="${y(0)}"/>`)
-      parts.push(`<text x="${x(power)}" y="${y(0) + 18}" text-anchor="middle">${show(10 ** power)}</text>`)
+      parts.push(`<text x="${x(power)}" y="${y(0) + 24}" text-anchor="middle">${show(10 ** power)}</text>`)
     }
     parts.push(`<text x="${(LEFT + WIDTH - RIGHT) / 2}" y="${HEIGHT - 6}" text-anchor="middle">distance</text>`)
     parts.push(`<text transform="translate(14 ${y(0.5)}) rotate(-90)" text-anchor="middle">trust</text>`)
@@ -38,6 +38,12 @@
       points.push(`${x(power).toFixed(1)},${y(rule.trust(10 ** power, dof)).toFixed(1)}`)
     }
     return `<polyline class="${kind}" points="${points.join(" ")}"/>`
+  }
+
+  function nameCurve(rule, dof) {
+    let power = LEAST
+    while (rule.trust(10 ** power, dof) > 0.3) power += 0.01
+    return `<text class="name" x="${x(power) + 7}" y="${y(0.3)}">dof ${dof}</text>`
   }
 
   function build(figure) {
@@ -59,16 +65,17 @@
       const chosen = RULES[rule.value], degrees = 10 ** dof.value, far = 10 ** distance.value
       const trust = chosen.trust(far, degrees)
       const others = [1, 10, 100].map((other) => drawCurve(chosen, other, "other")).join("")
+      const names = [1, 10, 100].map((other) => nameCurve(chosen, other)).join("")
       const [at, height] = [x(+distance.value), y(trust)]
       figure.querySelector(".curves").innerHTML = `${others}${drawCurve(chosen, degrees, "chosen")}
-        <path class="drop" d="M${at},${y(0)} V${height} H${LEFT}"/><circle cx="${at}" cy="${height}" r="6"/>`
+        <path class="drop" d="M${at},${y(0)} V${height} H${LEFT}"/>${names}<circle cx="${at}" cy="${height}" r="6"/>`
       figure.querySelector("output[name=dof]").textContent = show(degrees)
       figure.querySelector("output[name=distance]").textContent = show(far)
       figure.dataset.trust = trust
       figure.dataset.dof = degrees
       figure.dataset.distance = far
       figure.querySelector(".trust-answer").textContent =
-        `A gradient at distance ${show(far)} gets a trust of ${trust.toFixed(3)}. Thin lines: 1, 10 and 100 degrees of freedom.`
+        `A gradient at distance ${show(far)} gets a trust of ${trust.toFixed(3)}.`
     }
     figure.addEventListener("input", update)
     update()

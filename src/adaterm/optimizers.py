@@ -254,9 +254,9 @@ class AdaBelief(RobustOptimizer, template=ADABELIEF, fixed=("belief", "dof", "be
 class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
     """AdamW that notices aberrant batches: it is AdamW while gradients are ordinary, and distrusts them when not.
 
-    What is ordinary, each tensor's own recent past tells. The distance of a gradient from its mean, in units of its
-    scale, is compared with the median of the last ones: a tensor weighs, and moves, the less, the larger it is. Over
-    all tensors, the mean log-distance is the level of the batch; if that lies far above the usual, the batch is
+    Each tensor's own recent past tells what is ordinary. The distance of a gradient from its mean, in units of its
+    scale, is compared with the median of the last ones: the larger it is, the less the tensor weighs and moves. The
+    mean log-distance of all tensors is the level of the batch. If it lies far above the usual one, the batch is
     excluded: averages, decay and parameters stay as they are. `docs/robust_adamw.md` has the equations, advice and
     limits.
 

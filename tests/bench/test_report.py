@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Picture
 from adaterm_bench.core.section import Claim, Figure, Section, Table
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.methods import PAPER_METHODS
-from adaterm_bench.reporting import comparison, figures, palette
+from adaterm_bench.reporting import comparison, figures, html, palette
 from adaterm_bench.reporting.claims import correct_families
 from adaterm_bench.reporting.report import write
 from adaterm_bench.reporting.sections import SMOKE
@@ -117,7 +117,7 @@ def single(tmp_path_factory):
     folder = tmp_path_factory.mktemp("single")
     (folder / "figures").mkdir()
     (folder / "pages").mkdir()
-    for name in ("report.md", "pages/old.html", "pages/old.md", "figures/old.svg", "figures/mine.txt"):
+    for name in ("report.md", "report.css", "pages/old.html", "pages/old.md", "figures/old.svg", "figures/mine.txt"):
         (folder / name).write_text("")
     assert write(sections(), results(), folder, single_file=True) == [folder / "report.html"]
     return folder
@@ -185,6 +185,15 @@ def test_the_pages_need_nothing_but_their_figures(folder, single, alone):
         if alone:
             assert not page.files("src") + page.files("href")
     assert drawn == len(pictures()) + 2
+
+
+def test_pages_share_one_file_of_style_and_a_single_one_has_it_inside(folder, single):
+    style = html.STYLE.read_text()
+    assert (folder / "report.css").read_text() == style
+    for path, page in read_pages(folder).items():
+        assert "style" not in page.tags
+        assert (path.parent / page.files("href")[0]).resolve() == folder / "report.css"
+    assert style in (single / "report.html").read_text()
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -323,7 +332,8 @@ def test_the_same_results_make_the_same_files(folder, tmp_path):
 def test_nothing_to_report(tmp_path):
     written = write([], [], tmp_path / "new" / "folder")
     origin = "where-the-results-come-from"
-    assert [it.name for it in written] == ["report.html", "report.md", f"{origin}.html", f"{origin}.md", "claims.json"]
+    names = ["report.html", "report.md", f"{origin}.html", f"{origin}.md", "report.css", "claims.json"]
+    assert [path.name for path in written] == names
     assert "no results yet" in written[2].read_text()
 
 

@@ -36,6 +36,13 @@ def test_the_examples_of_the_reference_run():
     assert (failed, attempted) == (0, 16)
 
 
+def test_the_reference_names_what_is_public():
+    from adaterm import optax
+
+    rows = [row for row in (ROOT / "docs/api_jax.md").read_text().splitlines() if row.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)", row.split("|")[1])} == set(optax.__all__)
+
+
 def test_the_example_runs():
     pytest.importorskip("flax", reason="flax is not installed: pip install 'adaterm[frameworks]'")
     shown = run("-W", "error", "examples/jax_regression.py").split()

@@ -139,10 +139,10 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
     points = [measure.scale * mean for choice in choices.values() for mean in choice.outcomes.values()]
     limits = _find_limits([Interval(mean, mean, mean, 1) for mean in points], measure, 0.3)
     with use_style():
-        height = 0.75 + 1.05 * rows
+        height = 0.75 + 1.15 * rows
         figure = Figure(figsize=(WIDTH, height))
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        figure.subplots_adjust(0.1, 0.52 / height, 0.985, 1.0 - 0.25 / height, wspace=0.16, hspace=0.34)
+        figure.subplots_adjust(0.1, 0.52 / height, 0.985, 1.0 - 0.25 / height, wspace=0.16, hspace=0.5)
         for panel in panels.flat[len(choices) :]:
             panel.set_visible(False)
         for place, (method, choice) in enumerate(choices.items()):
@@ -153,13 +153,13 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
             panel.tick_params(labelsize=7.5, labelbottom=place + columns >= len(choices))
             panel.tick_params(axis="x", which="minor", length=0)
             panel.grid(axis="y")
-            panel.set_title(method, fontsize=7.5, fontweight="bold" if ours else "normal", pad=3.0)
+            panel.set_title(method, fontsize=7.5, fontweight="bold" if ours else "normal", pad=6.0)
             if BASELINE in choices and method != BASELINE:
                 _draw_rates(panel, choices[BASELINE], measure, color=MUTED[3], alpha=0.45, linewidth=1.0)
             _draw_rates(panel, choice, measure, color=colour, linewidth=2.2 if ours else 1.5, marker=".")
             if choice.rate is not None:
                 best = measure.scale * choice.outcomes[choice.rate]
-                panel.plot(choice.rate, _place_inside(best, limits), "o", color=colour, markersize=5.5)
+                panel.plot(choice.rate, _place_inside(best, limits), "o", color=colour, markersize=5.5, clip_on=False)
         figure.text(0.54, 0.08 / height, "learning rate", ha="center", fontsize=9.5)
         figure.text(0.012, 0.54, measure.label, va="center", rotation="vertical", fontsize=9.5)
     return figure

@@ -1,4 +1,4 @@
-"""The report as pages of HTML that need no script and no network; figures are files beside them, or inside."""
+"""The report as pages of HTML that need no script and no network; figures and style are beside them, or inside."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from adaterm_bench.reporting.text import (
 SIGNS: dict[Verdict, str] = {"reproduced": "✓", "not reproduced": "✕", "undecided": "?"}
 NUMBER = re.compile(r"[\u2212+-]?\.?\d|[\u2212-]?∞|no value$|—$|$")
 NAME = "Results of the experiments"
-STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+STYLE = Path(__file__).with_name("report.css")
 
 
 class Part(NamedTuple):
@@ -60,10 +60,14 @@ def render_single(parts: Sequence[Part]) -> str:
     body = [f"<h1>{NAME}</h1>", *_render_result(inside), *_render_claims(inside)]
     for part, anchor in zip(inside, anchors, strict=True):
         body += [f'<section id="{escape(anchor)}">', *_render_section(part, 2, f"{anchor}-"), "</section>"]
-    return _render_page(NAME, body, inside, "")
+    return _render_page(NAME, body, inside, "", style=f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>")
 
 
-def _render_page(title: str, body: list[str], parts: Sequence[Part], contents: str, current: int | None = None) -> str:
+def _render_page(
+    title: str, body: list[str], parts: Sequence[Part], contents: str, current: int | None = None, style: str = ""
+) -> str:
+    """A page in the style that it is given, or in that of a file beside the first page."""
+    style = style or f'<link rel="stylesheet" href="{escape((Path(contents).parent / STYLE.name).as_posix())}">'
     links = []
     for place, part in enumerate(parts):
         path = part.path if not contents else Path(part.path).name
@@ -74,7 +78,7 @@ def _render_page(title: str, body: list[str], parts: Sequence[Part], contents: s
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n'
+        f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n{style}\n</head>\n<body>\n'
         f'<nav class="side" aria-label="Pages of the report">{first}<ol>{"".join(links)}</ol></nav>\n'
         "<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
@@ -263,5 +267,5 @@ def _render_badge(verdict: Verdict) -> str:
 
 
 def _escape_inline(text: str) -> str:
-    """Escaped text, in which `such` is code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    """Escaped text, in which `such` is code, and no line ends before a per cent sign."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", re.sub(r"(?<=\d) %", "\u00a0%", escape(text)))

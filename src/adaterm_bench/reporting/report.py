@@ -14,9 +14,9 @@ from adaterm_bench.reporting.svg import render
 
 
 def write(sections: list[Section], results: list[Result], folder: Path, single_file: bool = False) -> list[Path]:
-    """Write `report.html` and `report.md`, a page for each section, figures and `claims.json`; returns the paths.
+    """Write `report.html` and `report.md`, a page for each section, style, figures, `claims.json`; returns the paths.
 
-    As a single file there is but one page of HTML, with the figures inside. What an earlier report left is removed.
+    As a single file there is but one page of HTML, with all of it inside. What an earlier report left is removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = [
@@ -35,11 +35,13 @@ def write(sections: list[Section], results: list[Result], folder: Path, single_f
         pages = _render_pages(every, [*names, []], folder)
         for row, texts in zip(names, pictures, strict=True):
             pages |= {folder / f"figures/{name}.svg": text for name, text in zip(row, texts, strict=True)}
+        pages[folder / html.STYLE.name] = html.STYLE.read_text(encoding="utf-8")
         pages[folder / "claims.json"] = json.dumps(_list_claims(sections), indent=1) + "\n"
     for path, text in pages.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    earlier = {folder / "report.md", folder / "claims.json", *(folder / "figures").glob("*.svg")}
+    earlier = {folder / name for name in ("report.md", html.STYLE.name, "claims.json")}
+    earlier |= {*(folder / "figures").glob("*.svg")}
     for kind in ("html", "md"):
         earlier |= {*(folder / "pages").glob(f"*.{kind}")}
     for old in earlier - pages.keys():
