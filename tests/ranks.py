@@ -64,8 +64,6 @@ def _serve(pipe, turns):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    if torch.__version__.startswith("2.7."):  # its HSDP asserts an event, of which a CPU's streams have none
-        torch.cpu.Stream.record_event = lambda stream: torch.cpu.Event()
     from adaterm.engines.cpu import engine as cpu
     from adaterm.engines.gpu import engine as gpu
 
