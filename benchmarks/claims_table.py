@@ -1,91 +1,206 @@
-"""Write the table of the paper's claims in docs/reproducing.md, from the report's claims.json.
+"""Write the tables of the paper's claims in docs/reproducing.md, from the report's claims.json.
 
-`python benchmarks/claims_table.py` fills in all columns but the last, which is written by hand and stays. A sentence of
-the paper that the report no longer tests goes, and a new one has an empty last column until somebody says why.
-Sentences on the paper's tables that have no runs at all come last, and Welch's test is of all pairs of a sentence,
-whether they were run or not.
+`python benchmarks/claims_table.py` fills in what stands between the page's marks: a table for each experiment, and how
+many claims there are of each verdict. What the last column says is in `claims_reasons.toml`, by experiment and
+sentence, without numbers: those are in the column before. Sentences on the paper's tables that have no runs at all come
+last in their table. Welch's test is of all pairs of a sentence, whether they were run or not.
 """
 
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable
+from math import inf, nan
 from pathlib import Path
 
-from adaterm_bench.reporting.orders import COLUMNS, Printed, list_printed
+from adaterm_bench.core.section import Claim
+from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.reporting.orders import (
+    ALONE,
+    ANT,
+    COLUMNS,
+    HOPPER,
+    LONG,
+    MIXED,
+    RIGHT,
+    SHORT,
+    WRONG,
+    Printed,
+    list_printed,
+)
+from adaterm_bench.reporting.text import format_interval, format_number
 
 ROOT = Path(__file__).parents[1]
 PAGE, CLAIMS = ROOT / "docs/reproducing.md", ROOT / "results/bench/report/claims.json"
-BEGIN, END = "<!-- claims -->\n", "<!-- end of claims -->"
-HEAD = "| the paper says | where | what it shows for that | our verdict | seeds | why |\n|---|---|---|---|---|---|\n"
+REASONS = Path(__file__).with_name("claims_reasons.toml")
+BLOCK = re.compile(r"(<!-- claims: (.*?) -->\n).*?(<!-- end of claims -->)", re.DOTALL)
+TALLY = "all"
+COLUMN_NAMES = ("the paper says", "what it shows for that", "what came out", "our verdict", "seeds", "why")
 VERDICTS = ("reproduced", "not reproduced", "undecided")
-NOT_RUN, WHY_NOT = "not run", "no pair of its methods was run"
+EXPERIMENTS = {
+    **dict.fromkeys((RIGHT, WRONG), "Classification"),
+    **dict.fromkeys((SHORT, LONG), "Long-term prediction"),
+    **dict.fromkeys((HOPPER, ANT), "Reinforcement learning"),
+    **dict.fromkeys((ALONE, MIXED), "Policy distillation"),
+}
+"""Which experiment each column of the paper's tables is of."""
+UNITS = {"Classification": " points"}
+KINDS = {r"mean of .* less that of .*": "difference of means", r"ratio of the mean errors, .*": "ratio of mean errors"}
 
 
-def fill_page(page: str, claims: list[dict]) -> str:
-    """The page with the table of these claims."""
-    before, rest = page.split(BEGIN)
-    table, after = rest.split(END)
-    reasons = dict(re.findall(r"^\| (.*?) \|.*\| (.*?) \|$", table, re.MULTILINE))
-    sentences: dict[str, list[dict]] = {}
+def fill_page(page: str, claims: list[dict], reasons: dict[str, dict[str, str]]) -> str:
+    """The page with the tables of these claims; an experiment without a place on it is an error."""
+    by_experiment: dict[str, dict[str, list[dict]]] = {}
     for claim in claims:
         if claim["whose"] == "the paper's":
+            sentences = by_experiment.setdefault(_name_experiment(claim), {})
             sentences.setdefault(claim["sentence"], []).append(claim)
-    printed = list_printed()
-    rows = [_make_row(sentence, group, printed) for sentence, group in sentences.items()]
-    lacking = [listed for listed in printed if not any(listed.is_said_in(sentence) for sentence in sentences)]
+    lacking: dict[str, list[Printed]] = {}
+    for listed in list_printed():
+        name = EXPERIMENTS[listed.column]
+        if not any(listed.is_said_in(sentence) for sentence in by_experiment.get(name, ())):
+            lacking.setdefault(name, []).append(listed)
+    names = {name for _, name, _ in BLOCK.findall(page)}
+    if homeless := {*by_experiment, *lacking} - names:
+        raise ValueError(f"{PAGE.name} has no place for the claims of {', '.join(sorted(homeless))}")
+
+    def fill(match: re.Match[str]) -> str:
+        begin, name, end = match.groups()
+        if name == TALLY:
+            return f"{begin}\n{_count_all(by_experiment, lacking)}\n{end}"
+        table = _write_table(name, by_experiment.get(name, {}), lacking.get(name, []), reasons.get(name, {}))
+        return f"{begin}\n{table}\n{end}"
+
+    return BLOCK.sub(fill, page)
+
+
+def _name_experiment(claim: dict) -> str:
+    """Without the settings and the version, which are in brackets."""
+    return claim["experiment"].partition(" (")[0]
+
+
+def _count_all(by_experiment: dict[str, dict[str, list[dict]]], lacking: dict[str, list[Printed]]) -> str:
+    groups = [group for sentences in by_experiment.values() for group in sentences.values()]
+    claims = [claim for group in groups for claim in group]
+    single = sum(not claim["seeds"] for claim in claims)
+    absent = sum(map(len, lacking.values()))
+    return (
+        f"{len(groups) + absent} sentences of the paper. {len(groups)} of them make {len(claims)} claims: "
+        f"{_count_verdicts(claims, ', ')}.\nOf these, {single} rest on one search each, without an interval. For "
+        f"{absent} sentences nothing was run.\n"
+    )
+
+
+def _write_table(name: str, sentences: dict[str, list[dict]], lacking: list[Printed], reasons: dict[str, str]) -> str:
+    rows = [_make_row(name, sentence, group, reasons) for sentence, group in sentences.items()]
     for listed in lacking:
         sentence = f"{COLUMNS[listed.column].start}, {listed.text}."
-        rows.append([sentence, listed.place, _count_evidence(listed.evidence), NOT_RUN, "0"])
-        reasons.setdefault(sentence, WHY_NOT)
-    lines = "".join(f"| {' | '.join(row)} | {reasons.get(row[0], '')} |\n" for row in rows)
-    tally = Counter(claim["verdict"] for group in sentences.values() for claim in group)
-    counted = ", ".join(f"{tally[verdict]} {verdict}" for verdict in VERDICTS)
-    words = (
-        f"{len(rows)} sentences of the paper. {len(sentences)} of them make {sum(tally.values())} claims: {counted}.\n"
-        f"For {len(lacking)} nothing was run.\n\n"
-    )
-    return before + BEGIN + words + HEAD + lines + END + after
+        evidence = describe_evidence(listed.evidence)
+        rows.append(
+            [f"{sentence} ({listed.place})", evidence, "no runs", "not run", "0", _find_reason(sentence, reasons)]
+        )
+    return "".join(f"| {' | '.join(row)} |\n" for row in (COLUMN_NAMES, ["---"] * len(COLUMN_NAMES), *rows))
 
 
-def _make_row(sentence: str, group: list[dict], printed: list[Printed]) -> list[str]:
-    """All columns but the last. A pair is known by its evidence: ours may be tested twice, as published too."""
+def _make_row(name: str, sentence: str, group: list[dict], reasons: dict[str, str]) -> list[str]:
+    """A pair is known by its evidence: ours may be tested twice, as published too."""
+    printed = (listed for listed in list_printed() if listed.is_said_in(sentence))
     tested = dict.fromkeys(claim["evidence"] for claim in group)
-    needed = next((listed.evidence for listed in printed if listed.is_said_in(sentence)), tuple(tested))
-    verdicts = _count_verdicts(group)
+    needed = next((listed.evidence for listed in printed), tuple(tested))
+    verdicts = _count_verdicts(group, ", ")
     run = sum(piece in tested for piece in needed)
     if run < len(needed):
         verdicts += f"; {run} of {len(needed)} pairs were run"
-    return [sentence, group[0]["place"], _count_evidence(needed), verdicts, _list_seeds(group)]
+    return [
+        f"{sentence} ({group[0]['place']})",
+        describe_evidence(needed),
+        describe_measured(group, UNITS.get(name, "")),
+        verdicts,
+        _list_seeds(group),
+        _find_reason(sentence, reasons),
+    ]
 
 
-def _count_evidence(pieces: Iterable[str]) -> str:
-    """Welch's test of the paper's own table, one for each pair of methods or groups of them."""
+def _find_reason(sentence: str, reasons: dict[str, str]) -> str:
+    """By the sentence, or by how it begins if the key ends in …; nothing if nobody has said why."""
+    starts = [key for key in reasons if key.endswith("…") and sentence.startswith(key[:-1])]
+    return reasons.get(sentence, reasons[max(starts, key=len)] if starts else "")
+
+
+def describe_evidence(pieces: Iterable[str]) -> str:
+    """Welch's test of the paper's own table, of each pair of methods or groups of them, and the p-values."""
     pieces = list(pieces)
-    tested = [piece for piece in pieces if "(Welch" in piece]
+    found = [re.search(r": ([^:]*) \(Welch, p (.*)\)$", piece) for piece in pieces]
+    tested = [match.groups() for match in found if match]
     if not tested:
         return "; ".join(dict.fromkeys(piece for piece in pieces if piece))
+    chances: dict[str, list[str]] = {}
+    for kind, chance in tested:
+        chances.setdefault(kind, []).append(chance)
     if len(tested) == 1:
-        shown, chance = re.findall(r": ([^:]*) \(Welch, (.*)\)$", tested[0])[0]
-        return f"{shown} ({chance})"
-    kinds = Counter(re.findall(r": ([^:]*) \(Welch", piece)[0] for piece in tested)
-    return "; ".join(f"{count} of {len(tested)}: {kind}" for kind, count in kinds.items())
+        return f"{tested[0][0]} (p {tested[0][1]})"
+    many = f" of {len(tested)}" if len(chances) > 1 else ""
+    return "; ".join(
+        f"{len(values)}{many} pairs: {kind} ({_describe_chances(values)})" for kind, values in chances.items()
+    )
 
 
-def _count_verdicts(group: list[dict]) -> str:
+def _describe_chances(values: list[str]) -> str:
+    """The least and the largest of p-values as they are written."""
+    ordered = sorted(values, key=lambda value: (not value.startswith("<"), float(value.split()[1])))
+    least, largest = (value.removeprefix("= ") for value in (ordered[0], ordered[-1]))
+    return f"p {ordered[0]}" if least == largest else f"p from {least} to {largest}"
+
+
+def describe_measured(group: list[dict], unit: str) -> str:
+    """What the claims are decided by, and how large it is: the interval of one, the range of several."""
+    names = "|".join(sorted(map(re.escape, PAPER_METHODS), key=len, reverse=True))
+    kinds = [_name_kind(claim["measured"]) for claim in group]
+    if len(set(kinds)) > 1:
+        kinds = [re.sub(rf"\b(?!AdaTerm's)({names})(?!\w)", "the other", kind) for kind in kinds]
+    parts = []
+    for kind in dict.fromkeys(kinds):
+        chosen = [claim for claim, named in zip(group, kinds, strict=True) if named == kind]
+        parts.append(f"{kind}: {_format_estimates(chosen)}{unit}")
+    return "; ".join(parts)
+
+
+def _name_kind(measured: str) -> str:
+    for pattern, kind in KINDS.items():
+        if re.fullmatch(pattern, measured):
+            return kind
+    return re.sub(r", (geometric mean|on the worst) .*$|, geometric mean$", "", measured)
+
+
+def _format_estimates(group: list[dict]) -> str:
+    values = sorted(claim["estimate"] for claim in group if claim["estimate"] is not None)
+    if len(values) > 1 and values[0] != values[-1]:
+        beyond = f", and {len(group) - len(values)} beyond all bounds" if len(values) < len(group) else ""
+        return f"{format_number(values[0])} to {format_number(values[-1])}{beyond}"
+    bounds = [default if group[0][end] is None else group[0][end] for end, default in (("low", -inf), ("high", inf))]
+    return format_interval(Claim("", "", values[0] if values else nan, *bounds)).removesuffix(" (no bounds)")
+
+
+def _count_verdicts(group: list[dict], separator: str) -> str:
     tally = Counter(claim["verdict"] for claim in group)
     if len(tally) == 1:
         (verdict,) = tally
         return f"**{verdict}**" + (f" ({len(group)})" if len(group) > 1 else "")
-    return ", ".join(f"{tally[verdict]} {verdict}" for verdict in VERDICTS if tally[verdict])
+    return separator.join(f"{tally[verdict]} {verdict}" for verdict in VERDICTS if tally[verdict])
 
 
 def _list_seeds(group: list[dict]) -> str:
     seeds = sorted({claim["seeds"] for claim in group})
-    if seeds == [0]:
-        return "one search"
-    return f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    texts = ["one search" if count == 0 else str(count) for count in seeds]
+    return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}" if seeds[0] else ", ".join(texts)
+
+
+def main() -> None:
+    """Fill the page."""
+    reasons = tomllib.loads(REASONS.read_text())
+    PAGE.write_text(fill_page(PAGE.read_text(), json.loads(CLAIMS.read_text()), reasons))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill_page(PAGE.read_text(), json.loads(CLAIMS.read_text())))
+    main()

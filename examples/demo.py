@@ -75,8 +75,8 @@ METHODS = {
     ROBUST: Method(adaterm.RobustAdamW, 3e-2),
     CLIPPED: Method(partial(adaterm.RobustAdamW, max_norm=1.0), 3e-2),
 }
-COLOURS = {ADAMW: "#D55E00", ADATERM: "#CC79A7", ROBUST: "#56B4E9", CLIPPED: "#0072B2"}
-GOOD, BAD = "#999999", "#D55E00"
+COLOURS = {ADAMW: "#5FA08F", ADATERM: "#6B8FC2", ROBUST: "#D55E00", CLIPPED: "#E69F00"}
+GOOD, BAD = "#999999", "#0072B2"
 
 
 class Model(nn.Module):

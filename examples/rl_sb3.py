@@ -42,9 +42,11 @@ METHODS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any], float]] = 
     "Adam, not clipped": (torch.optim.Adam, {"eps": 1e-5}, inf),
     "Adam, clipped to 0.5": (torch.optim.Adam, {"eps": 1e-5}, 0.5),  # what SB3 does by default
     "AdaTerm": (adaterm.AdaTerm, {"init_scale": "gradient"}, inf),
+    "RobustAdamW": (adaterm.RobustAdamW, {"eps": 1e-5, "weight_decay": 0.0}, inf),
+    "RobustAdamW, max_norm=0.5": (adaterm.RobustAdamW, {"eps": 1e-5, "weight_decay": 0.0, "max_norm": 0.5}, inf),
 }
 BASE = "Adam, clipped to 0.5"
-COLOURS = {"Adam, not clipped": "#D55E00", BASE: "#E69F00", "AdaTerm": "#0072B2"}
+COLOURS = dict(zip(METHODS, ("#8B93A1", "#0072B2", "#009E73", "#D55E00", "#E69F00"), strict=True))
 
 
 class Glitches(gymnasium.Wrapper):
@@ -131,7 +133,7 @@ def compare(args: argparse.Namespace, bar: tqdm) -> dict[str, Any]:
 
 def summarize(found: dict[str, Any]) -> None:
     """Add means and differences to the record, and print them."""
-    print(f"\n{'return (most: 500)':38}{'lr':>8}{'at the end':>17}{'over the run':>17}{'against SB3':>17}")
+    print(f"\n{'return (most: 500)':41}{'lr':>8}{'at the end':>17}{'over the run':>17}{'against SB3':>17}")
     for condition, rows in found.items():
         base = [mean(curve) for curve in rows[BASE]["curves"]]
         for method, row in rows.items():
@@ -140,7 +142,7 @@ def summarize(found: dict[str, Any]) -> None:
             columns["against SB3"] = [a - b for a, b in zip(columns["over the run"], base, strict=True)]
             row |= {n: {"mean": mean(c), "std": stdev(c) if c[1:] else 0.0} for n, c in columns.items()}
             cells = [f"{row[name]['mean']:.0f} ± {row[name]['std']:.0f}" for name in columns]
-            print(f"{condition:14}{method:24}{row['lr']:8g}" + "".join(f"{cell:>17}" for cell in cells))
+            print(f"{condition:14}{method:27}{row['lr']:8g}" + "".join(f"{cell:>17}" for cell in cells))
     print("\nMean ± standard deviation over seeds; the last column compares means over the run, seed by seed.")
 
 
@@ -168,7 +170,7 @@ def main() -> None:
     """Train, print the table, write the figure and the numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=14, help="of 1,024 time steps each (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=5, help="paired runs that are reported (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=10, help="paired runs that are reported (%(default)s)")
     parser.add_argument("--tries", type=int, default=1, help="other seeds for each learning rate (%(default)s)")
     parser.add_argument("--share", type=float, default=0.05, help="share of noisy time steps, 0 to 1 (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a look at it in under a minute")

@@ -160,6 +160,11 @@ MISTAKES = {
         TypeError,
         r"a Monitor watches an optimizer of adaterm, not AdamW",
     ),
+    "watching another model": (
+        lambda: Monitor(RobustAdamW(model().parameters()), model()),
+        UserWarning,
+        r"none of the parameters of this Linear is the optimizer's.*give it the model whose parameters",
+    ),
 }
 
 

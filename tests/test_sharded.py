@@ -29,6 +29,7 @@ from on_ranks import (
 )
 
 import adaterm
+from adaterm.engines.gpu import engine as gpu
 
 either = pytest.mark.parametrize("rule", ["AdaTerm (gradient init)", "RobustAdamW, usual norm"])
 FEW = ["AdaTerm", "AdaTerm2", "At-Adam", "t-AdaBelief", "AdaTerm + L2 decay", "AdaTerm (gradient init)"]
@@ -66,6 +67,7 @@ def test_a_gradient_that_is_nan_on_one_rank_is_excluded_on_all(ranks, engine):
     ranks.run(4, follow, "fsdp", engine, FEW_JUDGING[:1], torch.float64, 15, 13)
 
 
+@pytest.mark.skipif(not gpu.available, reason="the GPU's engine is off: it needs Triton 3.6 or newer")
 def test_kernels_for_gpus(ranks):
     ranks.run(2, step_in_the_interpreter)
 

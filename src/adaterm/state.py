@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import signature
 from math import inf
 from typing import Any
 
@@ -126,14 +125,10 @@ def _shard_like(parameter: Any, value: Any) -> Any:
 
 
 def share_out(tensor: Tensor, mesh: Any, placements: Any) -> Any:
-    """A tensor that every rank has, sharded; without a message, except in torch 2.6."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    """A tensor that every rank has, sharded; without a message."""
+    from torch.distributed.tensor import distribute_tensor
 
-    if "src_data_rank" in signature(distribute_tensor).parameters:
-        return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
-    shared = distribute_tensor(tensor, mesh, placements)
-    part = shared.to_local().contiguous()  # what was received may have gaps, which kernels cannot read
-    return DTensor.from_local(part, mesh, placements, run_check=False, shape=shared.shape, stride=shared.stride())
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 
 def state_dtype(parameter: Tensor) -> torch.dtype:

@@ -170,6 +170,32 @@ def test_students_learn_and_are_tested():
         figure.draw()
 
 
+def test_students_are_compared_by_how_often_they_walk():
+    """Seed by seed, where means of two humps would say little."""
+    study = Distillation(source="synthetic", seeds=6, amateur=("without",))
+    tests = {"Adam": [3000.0, 3000.0, 900.0, 900.0], "AdaTerm": [3000.0, 900.0, 900.0, 900.0]}
+    results = [
+        Result(
+            trial,
+            {
+                "return": float(np.mean(tests[trial.method])),
+                "test_returns": np.roll(tests[trial.method], trial.seed).tolist(),
+                "losses": [1.0],
+                "policies": ["a teacher", "an amateur"],
+                "data": "x",
+            },
+            {},
+        )
+        for trial in study.trials(["Adam", "AdaTerm"])
+    ]
+    (table,) = (it for it in study.section(results).tables if it.title.endswith("returns of single episodes"))
+    assert table.columns[-2:] == ["% that walk", "its difference from AdaTerm"]
+    assert {row[0]: (row[1], row[-1]) for row in table.rows} == {
+        "Adam": ("24", "25.0 (25.0 to 25.0)"),
+        "AdaTerm": ("24", ""),
+    }
+
+
 @pytest.mark.parametrize("method", ["Adam", "RAdam", "AdaTerm"])
 def test_students_are_those_of_a_plain_loop(method):
     """Every sample once an epoch in a drawn order, a Gaussian's likelihood, and the optimizer's own weight decay."""

@@ -4,9 +4,11 @@ import importlib
 import json
 import re
 import shlex
+import tomllib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from bench_command import read_report
 
@@ -76,16 +78,54 @@ def test_reproducing_names_the_scale_that_was_run(stored):
             assert int(counted[1]) in seeds.values(), name
 
 
-def test_reproducing_has_the_claims_of_the_report(monkeypatch):
-    """Its table is what the command makes of the report, and every row says why."""
+@pytest.fixture
+def claims_table(monkeypatch):
+    """The command that writes the page's tables."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    claims_table = importlib.import_module("claims_table")
+    return importlib.import_module("claims_table")
+
+
+def test_reproducing_has_the_claims_of_the_report(claims_table):
+    """Its tables are what the command makes of the report, and every row says why."""
     page, claims = claims_table.PAGE.read_text(), json.loads(claims_table.CLAIMS.read_text())
-    assert claims_table.fill_page(page, claims) == page
-    table = page.split(claims_table.BEGIN)[1].split(claims_table.END)[0]
-    assert "|  |" not in table
+    reasons = tomllib.loads(claims_table.REASONS.read_text())
+    assert claims_table.fill_page(page, claims, reasons) == page
+    assert "|  |" not in page
+    rows = re.findall(r"^\| .* \|$", page.split("<!-- claims: all -->")[1], re.MULTILINE)
+    assert len([row for row in rows if "(section" in row or "(appendix" in row]) > 70
     changed = [{**claim, "verdict": "undecided"} for claim in claims]
-    assert claims_table.fill_page(page, changed) != page
+    assert claims_table.fill_page(page, changed, reasons) != page
+
+
+def test_every_experiment_with_claims_has_a_table(claims_table):
+    page, claims = claims_table.PAGE.read_text(), json.loads(claims_table.CLAIMS.read_text())
+    with pytest.raises(ValueError, match="no place for the claims of Regression"):
+        claims_table.fill_page(page.replace("<!-- claims: Regression -->", ""), claims, {})
+
+
+def test_a_row_says_what_came_out_and_what_the_paper_shows(claims_table):
+    """The interval of one claim, the range of several; all p-values of the paper's table."""
+    claim = {"measured": "mean of A less that of Adam", "estimate": 1.25, "low": 0.5, "high": 2.0}
+    assert claims_table.describe_measured([claim], " points") == "difference of means: 1.2 (0.5 to 2.0) points"
+    few = {**claim, "low": None, "high": None}
+    assert claims_table.describe_measured([few], "") == "difference of means: 1.25"
+    other = {**few, "estimate": -0.5}
+    assert claims_table.describe_measured([few, other], "") == "difference of means: \N{MINUS SIGN}0.500 to 1.25"
+    sizes = {"t-Adam": 3.0, "At-Adam (as published)": None, "Adam": 8.0}
+    errors = [
+        {**few, "measured": f"error of {rival} over AdaTerm's, geometric mean over seeds", "estimate": size}
+        for rival, size in sizes.items()
+    ]
+    told = claims_table.describe_measured(errors, "")
+    assert told == "error of the other over AdaTerm's: 3.00 to 8.00, and 1 beyond all bounds"
+    pieces = [f"1 against 2: shown in the paper (Welch, p {chance})" for chance in ("< 0.001", "= 0.034")]
+    assert claims_table.describe_evidence(pieces) == "2 pairs: shown in the paper (p from < 0.001 to 0.034)"
+    mixed = [*pieces, "1 against 2: not shown in the paper either (Welch, p = 0.16)"]
+    assert claims_table.describe_evidence(mixed) == (
+        "2 of 3 pairs: shown in the paper (p from < 0.001 to 0.034); "
+        "1 of 3 pairs: not shown in the paper either (p = 0.16)"
+    )
+    assert claims_table.describe_evidence(["a figure without numbers"] * 3) == "a figure without numbers"
 
 
 def test_the_report_is_of_the_committed_results(stored):
@@ -168,6 +208,39 @@ def test_classification_names_the_times_that_were_measured():
     measured = json.loads((ROOT / "results/epoch_time/cuda.json").read_text())
     assert f"an epoch with AdaTerm takes {measured['seconds of an epoch']['AdaTerm']:.2f} s" in page
     assert f"its step {measured['steps, in those of Adam']['AdaTerm']:.3f} times" in page
+
+
+@pytest.mark.parametrize("name", ["simulations", "adaterm"])
+def test_gains_on_the_simulations_are_marked_numbers(name, stored):
+    """Ratios of errors that the report decides, and where there is no gain: with the least noise."""
+    claims = {it["claim"]: it for it in json.loads((ROOT / "results/bench/report/claims.json").read_text())}
+    page = (ROOT / f"docs/{name}.md").read_text()
+    wanted = {
+        "noise": "On {} with noise, AdaTerm's error is below Adam's.",
+        "error": "From 10 % to 100 % noise, AdaTerm's test error is below that of {}.",
+        "batches": "From 10 % to 100 % noise and batches of {}, AdaTerm's test error is below that of Adam.",
+    }
+    marks = re.findall(r"<!-- (\w+)\.([^>]*?) -->(.*?)<!-- -->", page)
+    assert {kind for kind, _, _ in marks} >= ({"noise"} if name == "adaterm" else {*wanted, "least"})
+    for kind, key, shown in marks:
+        if kind in wanted:
+            claim = claims[wanted[kind].format(key)]
+            assert claim["verdict"] == "reproduced"
+            ratio = claim["estimate"]
+        elif kind == "least":
+            ratio = _compare_least_noise(stored["test_functions"], key)
+        else:
+            continue
+        assert shown == (f"{ratio:.1f}" if ratio < 100.0 else f"{ratio:.0f}"), (kind, key)
+
+
+def _compare_least_noise(results, function):
+    """AdaTerm's error over Adam's, in the geometric mean."""
+    logs = {"AdaTerm": {}, "Adam": {}}
+    for result in results:
+        if result.trial.method in logs and {"function": function, "noise": 0.01} == result.trial.condition:
+            logs[result.trial.method][result.trial.seed] = np.log(result.outcome["distance"])
+    return np.exp(np.mean([logs["AdaTerm"][seed] - logs["Adam"][seed] for seed in logs["Adam"]]))
 
 
 def test_simulations_have_their_numbers():

@@ -161,6 +161,18 @@ def test_segments_are_thirty_steps_long_on_average_but_for_the_last():
     assert cut_segments(240, 1, 2) == cut_segments(240, 1, 2) != cut_segments(240, 2, 1)
 
 
+def test_segments_end_with_the_chances_that_are_compensated_for():
+    """Else the mean of compensated gradients is not that of whole trajectories, whatever the factors."""
+    lengths = np.array(cut_segments(400_000, 3, 1)[:-1])
+    for length in range(UNIT, 9 * UNIT, UNIT):
+        reached = np.sum(lengths >= length)
+        chance, factor = find_chance(length), list_factors(length + UNIT)[length - 1]
+        assert np.mean(lengths[lengths >= length] == length) == pytest.approx(
+            chance, abs=4.0 * np.sqrt(chance * (1.0 - chance) / reached)
+        )
+        assert factor == pytest.approx(1.0 / (1.0 - chance))
+
+
 def test_compensated_gradients_are_those_of_whole_trajectories_in_the_mean():
     """Over all ways to cut five units, each with its chance: exactly, as Tallec and Ollivier say."""
     steps = 5 * UNIT

@@ -38,6 +38,8 @@ def test_every_saying_names_columns_and_methods_that_there_are():
         ("prediction_30", "AdaTerm", "At-Adam", "not shown in the paper either (Welch, p = 0.094)"),
         ("prediction_30", "AdaTerm", "Adam", "shown in the paper (Welch, p = 0.0046)"),
         ("rl_hopper", "AdaTerm", "Adam", "not shown in the paper either (Welch, p = 0.95)"),
+        ("rl_hopper", "t-Adam", "Adam", "not shown in the paper either (Welch, p = 0.52)"),
+        ("rl_ant", "t-Adam", "AdaTerm", "shown in the paper (Welch, p = 0.018)"),
         ("prediction_1", "AdaTerm", "Large init", "its own table has it the other way round"),
         ("prediction_1", "AdaTerm", "AdaTerm2", "figures without numbers"),
     ],
@@ -74,6 +76,8 @@ def test_few_seeds_decide_nothing_whatever_their_sign():
         ("On Hopper (tuned), AdaTerm is second, after t-Adam.", 5, 1),
         ("On Ant (tuned), t-Adam is the best, then At-Adam, then AdaTerm.", 2, 1),
         ("On Ant, methods that are not robust fail.", 3, 3),
+        ("On Hopper (adaptive), a robust method, t-Adam, has the highest return.", 3, 1),
+        ("On Ant (tuned), t-Adam, whose robustness is fixed, is ahead of AdaTerm.", 1, 1),
         ("On Ant (tuned, methods that are not robust fail.", 0, 0),
     ],
 )

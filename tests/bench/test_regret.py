@@ -137,6 +137,18 @@ def test_exponent_of_a_power_law():
     assert math.isnan(fit_exponent(times, -np.outer(times, seeds)).estimate)
 
 
+def test_the_worst_of_many_equal_problems_is_no_worse_than_they_are():
+    """Each grows like T^0.55: that the worst grows faster is seldom found, however many there are."""
+    times, draws = np.geomspace(100, 1000, 8), np.random.default_rng(0)
+
+    def find_lows(problems):
+        values = [np.outer(times**0.55, np.ones(24)) * draws.lognormal(0.0, 0.4, (8, 24)) for _ in range(8)]
+        return max(fit_exponent(times, value, problems).low for value in values)
+
+    alone, together = (np.mean([find_lows(count) > 0.55 for _ in range(40)]) for count in (1, 8))
+    assert together <= 0.1 < alone
+
+
 def test_smoke_preset_has_a_report():
     experiment = Regret(**Regret.presets["smoke"])
     results = results_of(experiment, Regret.methods)

@@ -17,6 +17,7 @@ from adaterm_bench.datasets import environments
 from adaterm_bench.datasets.data import DataError
 from adaterm_bench.datasets.environments import MissingSimulatorError
 from adaterm_bench.experiments.rl import experiment as rl
+from adaterm_bench.experiments.rl.claims import FAILED, make_claims, tabulate_returns_checks
 from adaterm_bench.experiments.rl.experiment import Reinforcement
 from adaterm_bench.reporting.text import format_number
 
@@ -47,6 +48,7 @@ def test_the_report_has_tables_curves_and_claims():
         "AdaTerm has a higher return than Adam.",
         "t-Adam (as published) has a higher return than At-Adam (as published).",
         "At-Adam (as published) has a higher return than AdaTerm.",
+        "t-Adam (as published) has a higher return than AdaTerm.",
         "Adam fails: it has less than half of AdaTerm's return.",
     }
     assert {it.verdict for it in claims} == {"undecided"}  # two seeds
@@ -95,6 +97,30 @@ def test_every_seed_is_drawn_where_curves_have_bands():
     assert [len(panel.lines) for panel in panels] == [7, 7]
     few = settings.section([it for it in results if it.trial.seed < 3]).figures
     assert not [it for it in few if "every seed" in it.title]
+
+
+def test_checks_test_the_statistics_of_the_claims_on_returns():
+    """Once there are six seeds: the difference of means, and on Ant the ratio, too; whose bound a failure is."""
+    draws = np.random.default_rng(1)
+    few, enough = (
+        {
+            method: dict(enumerate(draws.normal(mean, 300.0, seeds)))
+            for method, mean in (("Adam", 800), ("AdaTerm", 2000))
+        }
+        for seeds in (3, 8)
+    )
+    (table,) = tabulate_returns_checks(
+        {("Ant", "adaptive"): enough, ("Hopper", "tuned"): enough, ("Ant", "tuned"): few}
+    )
+    assert [row[:2] for row in table.rows] == [
+        ["mean returns, Ant, adaptive", "8"],
+        ["their ratio, Ant, adaptive", "8"],
+        ["mean returns, Hopper, tuned", "8"],
+    ]
+    assert tabulate_returns_checks({("Ant", "tuned"): few, ("Swing", "tuned"): enough}) == []
+    claims = {claim.text: claim for claim in make_claims({("Ant", "adaptive"): enough})}
+    failed = claims["On Ant (adaptive), Adam fails: it has less than half of AdaTerm's return."]
+    assert (failed.bound, failed.note) == (FAILED, "That less than half is a failure is ours.")
 
 
 def test_the_speed_tells_trials_that_shared_a_core_from_those_that_did_not():

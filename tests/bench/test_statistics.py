@@ -41,6 +41,12 @@ def test_quartiles(count):
     np.testing.assert_allclose(statistics.quartiles(values), np.quantile(values, [0.25, 0.5, 0.75], axis=-1))
 
 
+@pytest.mark.parametrize(("better", "expected"), [("lower", [1.5, 2.0, inf]), ("higher", [-inf, 1.0, 1.5])])
+def test_quartiles_between_a_lost_run_and_another(better, expected):
+    """As bad as the lost one: there is nothing halfway to infinity."""
+    np.testing.assert_array_equal(statistics.quartiles([1.0, nan, 2.0], better), expected)
+
+
 @pytest.mark.parametrize("statistic", [mean, median, interquartile_mean])
 def test_bootstrap_interval(statistic):
     values = sample(24)

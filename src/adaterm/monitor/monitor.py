@@ -1,6 +1,7 @@
 """Watches an optimizer, and tells which batches were bad, since when, in which layers, and how often."""
 
 import csv
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,12 @@ class Monitor:
         if length < 1:
             raise ValueError(f"length={length}: this must be at least 1: the number of steps to remember")
         self.optimizer, self._model, self._length = optimizer, model, length
+        if model is not None and not {id(each) for each in model.parameters()} & set(map(id, self._list_params())):
+            warnings.warn(
+                f"none of the parameters of this {type(model).__name__} is the optimizer's, so the Monitor cannot use "
+                "their names: give it the model whose parameters the optimizer has",
+                stacklevel=2,
+            )
         self._judged = hasattr(optimizer, "batch_statistics")
         self._window = optimizer.rule_of().window or _WINDOW
         self._marks: dict[int, Any] = {}

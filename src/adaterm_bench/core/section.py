@@ -62,6 +62,11 @@ class Claim:
         return "the paper's" if self.place else "ours"
 
     @property
+    def is_single(self) -> bool:
+        """Whether it rests on one number of which there is no other seed."""
+        return not self.seeds and self.low == self.high
+
+    @property
     def verdict(self) -> Verdict:
         """What the interval says, unless chance does as much in a family of this size."""
         if self.chance >= CERTAIN:

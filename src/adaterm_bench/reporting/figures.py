@@ -72,8 +72,13 @@ def draw_curves(
     return figure
 
 
-def draw_each_seed(steps: ArrayLike, values: Mapping[str, ArrayLike], ylabel: str, *, xlabel: str = "step") -> "Figure":
-    """A panel for each method, with a thin line for each row of (seeds × steps) and a thick one for their median."""
+def draw_each_seed(
+    steps: ArrayLike, values: Mapping[str, ArrayLike], ylabel: str, *, xlabel: str = "step", better: Better = "higher"
+) -> "Figure":
+    """A panel for each method, with a thin line for each row of (seeds × steps) and a thick one for their median.
+
+    A seed that diverged ends there, is the worst for the median from then on, and is counted in the title.
+    """
     from matplotlib.figure import Figure
 
     along = np.asarray(steps, dtype=np.float64)
@@ -87,10 +92,13 @@ def draw_each_seed(steps: ArrayLike, values: Mapping[str, ArrayLike], ylabel: st
         for axes, (method, runs) in zip(grid.flat, values.items(), strict=False):
             lines, colour = np.atleast_2d(np.asarray(runs, dtype=np.float64)), choose_look(method).colour
             axes.plot(along, lines.T, color=colour, linewidth=0.7, alpha=0.6)
-            axes.plot(along, np.median(lines, 0), color=colour)
-            axes.set_title(method)
-        for axes in grid[-1]:
-            axes.set_xlabel(xlabel)
+            axes.plot(along, quartiles(lines.T, better)[1], color=colour)
+            lost = int(np.count_nonzero(~np.isfinite(lines).all(1)))
+            axes.set_title(f"{method}, {lost} diverged" if lost else method)
+        for column in grid.T:
+            lowest = [axes for axes in column if axes.get_visible()][-1]
+            lowest.tick_params(labelbottom=True)
+            lowest.set_xlabel(xlabel)
         for axes in grid[:, 0]:
             axes.set_ylabel(ylabel)
     return figure

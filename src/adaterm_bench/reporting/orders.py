@@ -25,6 +25,7 @@ RELEASED = {name: f"{name} (as published)" for name in ("t-Adam", "At-Adam")}
 """The paper probably ran the released code: what it says of these is tested as published, and as written too."""
 
 CASE_1, CASE_2 = "section 6.2.1, table 3", "section 6.2.2, table 3"
+LIMITS = "section 7.1, table 3"
 ABLATION, VARIANTS, ALTERNATIVE = "appendix E", "appendix G", "appendix H"
 
 RIGHT, WRONG = "classification_0", "classification_10"
@@ -91,6 +92,7 @@ SAYINGS = (
         (*ahead_of("t-Adam", ("AdaTerm",)), *ahead_of("AdaTerm", (*PLAIN, "At-Adam"))),
     ),
     Saying((HOPPER,), "Adam is ahead of At-Adam", CASE_2, ahead_of("Adam", ("At-Adam",))),
+    Saying((HOPPER,), "a robust method, t-Adam, has the highest return", CASE_2, ahead_of("t-Adam", PLAIN)),
     Saying(
         (ANT,),
         "robust methods alone succeed",
@@ -103,6 +105,7 @@ SAYINGS = (
         CASE_2,
         (*ahead_of("t-Adam", ("At-Adam",)), *ahead_of("At-Adam", ("AdaTerm",))),
     ),
+    Saying((ANT,), "t-Adam, whose robustness is fixed, is ahead of AdaTerm", LIMITS, ahead_of("t-Adam", ("AdaTerm",))),
     Saying(
         (LONG, HOPPER, ANT, WRONG, MIXED),
         "“No adaptiveness” is ahead of “No robustness”, as noise is strong there",

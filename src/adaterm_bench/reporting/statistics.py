@@ -69,8 +69,8 @@ def quartiles(values: ArrayLike, better: Better = "lower") -> tuple[Values, Valu
     for share in (0.25, 0.5, 0.75):
         place = share * last
         below, above = ordered[..., int(place)], ordered[..., min(int(place) + 1, last)]
-        # Where nothing lies between two neighbours nothing is added: infinity minus infinity has no value.
-        gap = np.subtract(above, below, out=np.zeros_like(below), where=below != above)
+        # Where nothing lies between two neighbours nothing is added, nor to minus infinity: it would have no value.
+        gap = np.subtract(above, below, out=np.zeros_like(below), where=(below != above) & (below != -inf))
         part = place - int(place)
         bounds.append(below + part * gap if part else below)
     return bounds[0], bounds[1], bounds[2]

@@ -88,7 +88,9 @@ def summarise(sections: list[Section]) -> str:
     claims = [claim for group in groups.values() for _, claim in group]
     unbounded = sum(claim.low == -inf and claim.high == inf for claim in claims)
     few = f" Without an interval, for want of seeds or values: {unbounded}." if unbounded else ""
-    return " ".join(tallies) + few
+    single = [claim for claim in claims if claim.is_single]
+    alone = f" Of a single search each, which has no interval either: {count_verdicts(single)}." if single else ""
+    return " ".join(tallies) + few + alone
 
 
 HOW_DECIDED = (
@@ -96,8 +98,9 @@ HOW_DECIDED = (
     "and else undecided. Intervals are at the level 95 %, paired where methods are compared, and by bootstrap over "
     "seeds unless a note says otherwise. Where one sentence makes several claims, their p-values are raised by Holm's "
     "correction, and one that is then not below 0.05 leaves its claim undecided: that one's interval alone may say "
-    "more. Beside a claim of the paper on means of its tables stands Welch's test of the paper's own means, deviations "
-    "and 24 trials."
+    "more. A claim without a p-value is decided by its interval alone, and one of a single search by its number. "
+    "Beside a claim of the paper on means of its tables stands Welch's test of the paper's own means, deviations and "
+    "24 trials."
 )
 
 

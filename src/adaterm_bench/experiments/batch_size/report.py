@@ -73,7 +73,7 @@ def _claim_sizes(grids: dict[int, Grid]) -> list[Claim]:
                 values = large.values[method]
                 ratio = pooled_ratio(values[noisy], _repeat(values[clean], len(noisy)), bootstrap=ABOVE_ONE)
                 text = f"With batches of {largest}, the error of {method} is larger with noise than without."
-                what = "error with noise in that without, geometric mean over noise levels and seeds"
+                what = "error with noise over that without, geometric mean over noise levels and seeds"
                 claims.append(make_claim(SENSITIVE, text, what, ratio, bound=1.0))
     return claims
 
@@ -97,7 +97,7 @@ def _claim_pronounced(growth: dict[str, Values], span: str) -> list[Claim]:
     for method in (name for name in ROBUST if name in growth):
         ratio = pooled_ratio(growth[method], usual, bootstrap=ABOVE_ONE)
         text = f"Without noise, the error of {method} grows more with the batch ({span}) than that of other methods."
-        what = f"its growth in the mean growth of {', '.join(NOT_ROBUST)}"
+        what = f"its growth over the mean growth of {', '.join(NOT_ROBUST)}"
         claims.append(make_claim(PRONOUNCED, text, what, ratio, bound=1.0))
     return claims
 

@@ -20,6 +20,7 @@ from adaterm_bench.reporting.comparison import (
     list_by_seed,
     pair_methods,
 )
+from adaterm_bench.reporting.each_seed import show_each_seed
 from adaterm_bench.reporting.intervals import Bootstrap
 from adaterm_bench.reporting.orders import check_means, claim_orders
 from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, find_published
@@ -54,7 +55,11 @@ def section(results: list[Result]) -> Section:
         figures=[
             figure
             for labels in present
-            for figure in (_draw_curves(results, labels), _draw_losses(results, labels), _draw_spread(results, labels))
+            for figure in (
+                *_draw_curves(results, labels),
+                _draw_losses(results, labels),
+                _draw_spread(results, labels),
+            )
         ],
         claims=correct_families(claim for labels in present for claim in _make_claims(results, labels)),
     )
@@ -97,18 +102,21 @@ def _compare_pairs(results: list[Result], labels: str) -> list[Table]:
     return compare_in_pairs(title, results, "accuracy", "higher", 100.0, labels=labels)
 
 
-def _draw_curves(results: list[Result], labels: str) -> Figure:
-    groups = {method: runs for method, runs in group_by_method(results, labels=labels).items() if method in SHOWN}
+def _draw_curves(results: list[Result], labels: str) -> list[Figure]:
+    """Of some methods; of all of them, seed by seed, where the first figure has bands."""
     values = {
-        method: 100.0 * np.array([result.outcome["accuracies"] for result in runs]) for method, runs in groups.items()
+        method: [[100.0 * accuracy for accuracy in result.outcome["accuracies"]] for result in runs]
+        for method, runs in group_by_method(results, labels=labels).items()
     }
-    settings = results[0].trial.settings
+    settings, ylabel = results[0].trial.settings, "test accuracy, %"
     epochs = list_checks(settings["epochs"], settings["checks"])
-    return Figure(
+    shown = {method: runs for method, runs in values.items() if method in SHOWN}
+    medians = Figure(
         f"Learning curves, {NAMES[labels]}",
-        lambda: figures.draw_curves(epochs, values, "test accuracy, %", xlabel="epoch", log=False, better="higher"),
+        lambda: figures.draw_curves(epochs, shown, ylabel, xlabel="epoch", log=False, better="higher"),
         f"{figures.CURVES} Of some methods only, so that lines can be told apart.",
     )
+    return [medians, *show_each_seed(f"Every seed, {NAMES[labels]}", epochs, values, ylabel, "epoch")]
 
 
 def _draw_losses(results: list[Result], labels: str) -> Figure:

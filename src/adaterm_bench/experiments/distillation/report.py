@@ -139,25 +139,41 @@ def _list_tests(runs: list[Result]) -> Values:
 
 def _tabulate_tests(results: list[Result], case: str) -> Table:
     """Returns come in humps, of ants that walk and ants that do not: a mean lies between them."""
-    groups = {method: _list_tests(runs) for method, runs in group_by_method(results, amateur=case).items()}
-    best = max((float(tests.max()) for tests in groups.values() if tests.size), default=nan)
+    runs = group_by_method(results, amateur=case)
+    groups = {method: _list_tests(own) for method, own in runs.items()}
+    half = max((float(tests.max()) for tests in groups.values() if tests.size), default=nan) / 2
+    walked = {
+        method: {result.trial.seed: _measure_share(result, half) for result in own} for method, own in runs.items()
+    }
     rows = []
     for method, tests in groups.items():
         if tests.size:
-            shares = np.quantile(tests, QUANTILES)
-            walked = [
-                float(np.mean(np.asarray(result.outcome["test_returns"]) > best / 2))
-                for result in group_by_method(results, amateur=case)[method]
-            ]
-            rows.append(
-                [method, str(tests.size), *map(format_number, shares), describe_middle(np.array(walked), "higher")]
-            )
-    columns = ["method", "episodes", *(f"{100 * share:g} % below" for share in QUANTILES), "share that walks"]
+            shares = map(format_number, np.quantile(tests, QUANTILES))
+            walks = describe_middle(np.array(list(walked[method].values())), "higher")
+            rows.append([method, str(tests.size), *shares, walks, _compare_shares(walked, method)])
+    columns = ["method", "episodes", *(f"{100 * share:g} % below" for share in QUANTILES)]
+    columns += ["% that walk", f"its difference from {OURS}"]
     note = (
         "All test episodes of all students: the returns below which so many of them lie. Walks: a return above half of "
-        f"the best of all, {format_number(best / 2)}; the interquartile mean of the students' shares. {HOW}"
+        f"the best of all, {format_number(half)}; the interquartile mean over students, and the mean "
+        f"difference of the same seeds. {HOW}"
     )
     return Table(f"{_name_case(case)}: returns of single episodes", columns, rows, note)
+
+
+def _measure_share(result: Result, half: float) -> float:
+    """How much of a hundred test episodes a student walks in; rounded, so that equal shares cancel."""
+    return round(100.0 * float(np.mean(np.asarray(result.outcome["test_returns"]) > half)), 1)
+
+
+def _compare_shares(walked: dict[str, dict[int, float]], method: str) -> str:
+    """By how much a method's students walk more often, over the seeds that both have."""
+    theirs, ours = walked[method], walked.get(OURS, {})
+    seeds = sorted(theirs.keys() & ours.keys())
+    if method == OURS or not seeds:
+        return ""
+    pair = [np.array([shares[seed] for seed in seeds]) for shares in (ours, theirs)]
+    return describe_change(pair[0], pair[1], "higher")
 
 
 def _draw_tests(results: list[Result], case: str) -> Figure:

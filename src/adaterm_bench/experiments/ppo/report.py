@@ -16,6 +16,7 @@ from adaterm_bench.reporting.comparison import (
     group_by_method,
     pair_outcomes,
 )
+from adaterm_bench.reporting.each_seed import show_each_seed
 from adaterm_bench.reporting.statistics import mean_std
 
 POINTS = 50  # of a curve
@@ -39,7 +40,7 @@ def section(results: list[Result]) -> Section:
                 *_compare_clipping(results, task),
             )
         ],
-        figures=[_draw_curves(task, _group_arms(results, task)) for task in tasks],
+        figures=[figure for task in tasks for figure in _draw_curves(task, _group_arms(results, task))],
     )
 
 
@@ -90,15 +91,17 @@ def _make_table(task: str, arms: dict[str, list[Result]]) -> Table:
     return Table(f"{task}: return", ["optimizer", "seeds", "return", "interquartile mean"], rows, note)
 
 
-def _draw_curves(task: str, arms: dict[str, list[Result]]) -> Figure:
+def _draw_curves(task: str, arms: dict[str, list[Result]]) -> list[Figure]:
     steps = next(iter(arms.values()))[0].trial.settings["steps"]
     ends = np.linspace(steps / POINTS, steps, POINTS)
-    values = {arm: np.array([make_curve(result, ends) for result in runs]) for arm, runs in arms.items()}
-    return Figure(
+    values = {arm: [make_curve(result, ends) for result in runs] for arm, runs in arms.items()}
+    what = "Means of the last twenty training episodes."
+    medians = Figure(
         f"{task}: learning curves",
         lambda: figures.draw_curves(ends, values, "return", xlabel="step", log=False, better="higher"),
-        f"Means of the last twenty training episodes. {figures.CURVES}",
+        f"{what} {figures.CURVES}",
     )
+    return [medians, *show_each_seed(f"{task}: every seed", ends, values, "return", "step", what)]
 
 
 def make_curve(result: Result, ends: np.ndarray) -> list[float]:

@@ -119,7 +119,7 @@ def claim_below(grid: Grid, rivals: tuple[str, ...], sentence: Sentence, where: 
         each = {grid.levels[place]: _compare_levels(grid, rival, [place]).estimate for place in noisy}
         least = min(each, key=lambda level: each[level])
         text = f"{_format_levels(grid, noisy)}{where}, AdaTerm's test error is below that of {rival}."
-        what = f"error of {rival} in AdaTerm's, geometric mean over noise levels and seeds"
+        what = f"error of {rival} over AdaTerm's, geometric mean over noise levels and seeds"
         note = f"least at {100 * least:g} % noise: {format_number(each[least])}"
         claims.append(make_claim(sentence, text, what, ratio, bound=1.0, note=note))
     return claims
@@ -142,7 +142,7 @@ def _claim_constant(grid: Grid) -> list[Claim]:
     values = grid.values["AdaTerm"]
     ratio = pooled_ratio(values[-1], values[0])
     text = f"AdaTerm's test error is almost constant from 0 to {100 * grid.levels[-1]:g} % noise."
-    what = "its error with most noise in that without, geometric mean over seeds"
+    what = "its error with most noise over that without, geometric mean over seeds"
     note = "The bound is ours: twice is almost constant"
     return [make_claim(CONSTANT, text, what, ratio, bound=2.0, wants="within", note=note)]
 
@@ -153,7 +153,7 @@ def _claim_on_par(grid: Grid) -> list[Claim]:
         return []
     ratio = _compare_levels(grid, "AdaTerm2", noisy)._replace(chance=nan)
     text = f"{_format_levels(grid, noisy)}, AdaTerm2 is on par with AdaTerm: within a factor of {ON_PAR}."
-    what = "AdaTerm2's error in AdaTerm's, geometric mean over noise levels and seeds"
+    what = "AdaTerm2's error over AdaTerm's, geometric mean over noise levels and seeds"
     return [make_claim(PAR, text, what, ratio, bound=ON_PAR, wants="within", note="The factor is ours")]
 
 

@@ -4,13 +4,13 @@ from math import isfinite, nan
 
 import numpy as np
 
-from adaterm_bench.core.section import Claim, Figure, Section, Table
+from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result, canonical
 from adaterm_bench.datasets.data import DataError
 from adaterm_bench.datasets.environments import TASKS
+from adaterm_bench.experiments.rl.claims import COLUMNS, Case, make_claims, tabulate_returns_checks
 from adaterm_bench.experiments.rl.experiment import VARIANTS
 from adaterm_bench.reporting import figures
-from adaterm_bench.reporting.claims import Sentence, correct_families, make_claim
 from adaterm_bench.reporting.comparison import (
     HOW,
     OURS,
@@ -21,17 +21,14 @@ from adaterm_bench.reporting.comparison import (
     group_by_method,
     list_by_seed,
 )
-from adaterm_bench.reporting.intervals import Bootstrap, too_few
-from adaterm_bench.reporting.orders import ANT, FAILURE, claim_orders
-from adaterm_bench.reporting.published import AS_PUBLISHED, describe_evidence, find_published
-from adaterm_bench.reporting.statistics import mean, mean_std, ratio_interval
+from adaterm_bench.reporting.each_seed import show_each_seed
+from adaterm_bench.reporting.published import AS_PUBLISHED, find_published
+from adaterm_bench.reporting.statistics import mean_std
 from adaterm_bench.reporting.text import format_number
 
-COLUMNS = {"Hopper": "rl_hopper", "Ant": "rl_ant"}
 SMOOTH = 50  # episodes over which learning curves are averaged
 HERE = 2  # cores that times are projected for
 TABLE = 24 * len((OURS, *RIVALS))  # trials of the paper's table
-Case = tuple[str, str]  # a task and a variant of the algorithm
 
 
 def section(results: list[Result]) -> Section:
@@ -41,13 +38,14 @@ def section(results: list[Result]) -> Section:
     for case in cases:
         if len({canonical(result.trial.condition["choices"]) for result in results if _find_case(result) == case}) > 1:
             raise DataError(f"these results of {_name_case(case)} are of variants that differ: keep them apart")
+    returns = {case: list_by_seed(_select_results(results, case), "return") for case in cases}
     return Section(
         "Reinforcement learning",
         "An actor-critic in the manner of PPO-RPE learns after each episode from a replay of its last 10,000 steps. "
         "Returns are those of the final policy in test episodes, without exploration. The first curves are of such "
         "tests while it learns, the others of the episodes that it learns from, in which it explores.",
         tables=[table for case in cases for table in (_make_table(results, case), *_compare_pairs(results, case))]
-        + [*_tabulate_variants(results, cases), _tabulate_speed(results, cases)],
+        + [*_tabulate_variants(results, cases), *tabulate_returns_checks(returns), _tabulate_speed(results, cases)],
         figures=[
             figure
             for case in cases
@@ -58,7 +56,7 @@ def section(results: list[Result]) -> Section:
             )
         ]
         + _draw_variants(results, cases),
-        claims=correct_families(claim for case in cases for claim in _make_claims(results, case)),
+        claims=make_claims(returns),
     )
 
 
@@ -216,19 +214,10 @@ def _draw_tests(title: str, runs: dict[str, list[Result]]) -> Figure:
 
 
 def _draw_seeds(results: list[Result], case: Case) -> list[Figure]:
-    """Every seed on its own, where the other figures have bands: returns come in humps."""
     runs = _select_results(results, case)
-    if all(too_few(len(group), 0.95) for group in runs.values()):
-        return []
     values = {method: [result.outcome["checks"] for result in group] for method, group in runs.items()}
-    checked = next(iter(runs.values()))[0].outcome["checked"]
-    return [
-        Figure(
-            f"{_name_case(case)}: every seed",
-            lambda: figures.draw_each_seed(checked, values, "return", xlabel="episode"),
-            "Tests while it learns, without exploration. Thin: seeds; thick: their median.",
-        )
-    ]
+    checked, what = next(iter(runs.values()))[0].outcome["checked"], "Tests while it learns, without exploration."
+    return show_each_seed(f"{_name_case(case)}: every seed", checked, values, "return", "episode", what)
 
 
 def _draw_curves(results: list[Result], case: Case) -> Figure:
@@ -241,33 +230,3 @@ def _draw_curves(results: list[Result], case: Case) -> Figure:
         lambda: figures.draw_curves(episodes, values, "return", xlabel="episode", log=False, better="higher"),
         f"Means over {_choose_width(results[0])} episodes of training. {figures.CURVES}",
     )
-
-
-def _make_claims(results: list[Result], case: Case) -> list[Claim]:
-    """What the paper says of its tasks, of every variant of the algorithm; it did not run MuJoCo's tasks."""
-    task, variant = case
-    if task not in COLUMNS:
-        return []
-    returns = list_by_seed(_select_results(results, case), "return")
-    start = f"On {task} ({variant})"
-    return [
-        *claim_orders(COLUMNS[task], returns, start=start),
-        *(_claim_failed(returns, start) if task == "Ant" else []),
-    ]
-
-
-def _claim_failed(returns: dict[str, dict[int, float]], start: str) -> list[Claim]:
-    """Whether methods that are not robust fail: the paper's have less than half of AdaTerm's return."""
-    claims = []
-    for pair in FAILURE.pairs:
-        (method,) = pair[1]
-        seeds = sorted(returns.get(method, {}).keys() & returns.get(OURS, {}).keys())
-        if not seeds:
-            continue
-        theirs, ours = (np.array([max(returns[name][seed], 0.0) for seed in seeds]) for name in (method, OURS))
-        ratio = ratio_interval(theirs, ours, mean, better="higher", bootstrap=Bootstrap(against=0.5))
-        sentence = Sentence(f"{start}, {FAILURE.text}.", FAILURE.place, describe_evidence(ANT, *pair))
-        text = f"{start}, {method} fails: it has less than half of {OURS}'s return."
-        what = f"mean return of {method} in {OURS}'s"
-        claims.append(make_claim(sentence, text, what, ratio, bound=0.5, wants="below"))
-    return claims

@@ -8,11 +8,29 @@ import numpy as np
 
 from adaterm_bench.core.section import Claim
 from adaterm_bench.core.trial import Result
+from adaterm_bench.experiments.test_functions.sentences import (
+    ADAM_DEGRADES,
+    ADATERM_FINDS,
+    ALIKE_WITH_NOISE,
+    AT_ADAM_FINDS,
+    AT_ADAM_MISSES,
+    DOF_FALLS,
+    DOF_STAYS,
+    DRAWBACK,
+    FASTER,
+    MCCORMICK,
+    MITIGATED,
+    OUR_MCCORMICK,
+    OURS_MISSES,
+    OURS_WRITTEN,
+    UNDISTURBED,
+)
 from adaterm_bench.reporting.claims import Sentence, correct_families, make_claim
 from adaterm_bench.reporting.intervals import Bootstrap, Interval
 from adaterm_bench.reporting.pooling import pooled_ratio
 from adaterm_bench.reporting.selection import Grid, Values
 from adaterm_bench.reporting.statistics import bootstrap_interval, mean, median, ratio_interval, trend
+from adaterm_bench.reporting.text import format_number
 
 LEAST = 1e-10
 FAR = 1000.0  # the distance from which a search counts as diverged
@@ -20,33 +38,10 @@ MISSED = 0.1  # the distance from which a minimum counts as missed
 MINIMA = {"Rosenbrock": (1.0, 1.0), "McCormick": (-0.54719755, -1.54719755), "Michalewicz": (2.20290552, 1.57079633)}
 CONSTANT = 0.1  # relative change of degrees of freedom that are nearly constant
 STANDARD = 10.0  # times Adam's error: what still counts as the standard update performance
+ALIKE = 1.5  # times the other's error: what still counts as like it
 RELEASED = "At-Adam (as published)"
 ONE_SEARCH = "Without noise all seeds are one and the same search, so that there is no interval."
-
-FIGURE = "a figure without numbers"
-DOF_FALLS = Sentence("AdaTerm's degrees of freedom fall as noise rises.", "section 5.1, figure 9", FIGURE)
-DOF_STAYS = Sentence(
-    "At-Adam's degrees of freedom are nearly constant, whatever the noise.", "section 5.1, figure 9", FIGURE
-)
-ADAM_DEGRADES = Sentence("Adam gets much worse when noise comes in.", "section 5.1, figure 8", FIGURE)
-MITIGATED = Sentence(
-    "On Rosenbrock and Michalewicz AdaTerm mitigates the effects of noise.", "section 5.1, figure 8", FIGURE
-)
-UNDISTURBED = Sentence(
-    "On Rosenbrock and Michalewicz AdaTerm keeps the standard update performance.", "section 5.1, figure 8", FIGURE
-)
-MCCORMICK = Sentence(
-    "On McCormick with little noise AdaTerm is less accurate.", "section 5.1, figure 8; appendix C", FIGURE
-)
-AT_ADAM_MISSES = Sentence(
-    "At-Adam does not find the minimum of Michalewicz.", "section 5.1, figure 8; appendix C", FIGURE
-)
-AT_ADAM_FINDS = Sentence("With noise, At-Adam finds the minimum of Michalewicz.", "appendix C", FIGURE)
-ADATERM_FINDS = Sentence("AdaTerm finds the minimum of Michalewicz in the end.", "appendix C", FIGURE)
-FASTER = Sentence("AdaTerm is faster than the others.", "appendix C", "figures of single paths")
-OUR_MCCORMICK = Sentence("On McCormick, too, AdaTerm mitigates the effects of noise.")
-OURS_WRITTEN = Sentence("At-Adam as written finds the minimum of Michalewicz without noise.")
-OURS_MISSES = Sentence("At-Adam as written misses the minimum of Rosenbrock without noise.")
+BOUND_IS_OURS = "The bound is ours."
 
 
 def make_claims(
@@ -62,7 +57,7 @@ def make_claims(
         claims += [*_claim_dof_falls(name, grid), *_claim_dof_stays(name, grid)]
     for name, grid in errors.items():
         claims += [*_claim_sensitive(name, grid), *_claim_mitigated(name, grid)]
-        claims += _claim_undisturbed(name, grid, varied.get(name))
+        claims += [*_claim_undisturbed(name, grid, varied.get(name)), *_claim_alike(name, grid)]
     claims += [*_claim_robust(errors.get("Rosenbrock")), *_claim_found(errors, varied)]
     claims += _claim_helped(errors.get("Michalewicz"))
     for name, results in paths.items():
@@ -85,8 +80,8 @@ def _claim_dof_stays(name: str, grid: Grid) -> list[Claim]:
     values = grid.values[RELEASED]
     ratio = ratio_interval(values[-1], values[0], mean, better="higher")
     text = f"On {name}, the degrees of freedom of At-Adam as published do not follow the noise."
-    what = "mean dof with most noise, in that with least"
-    return [make_claim(DOF_STAYS, text, what, ratio, bound=1.0 + CONSTANT, wants="within")]
+    what = "mean dof with most noise over that with least"
+    return [make_claim(DOF_STAYS, text, what, ratio, bound=1.0 + CONSTANT, wants="within", note=BOUND_IS_OURS)]
 
 
 def _claim_sensitive(name: str, grid: Grid) -> list[Claim]:
@@ -94,7 +89,7 @@ def _claim_sensitive(name: str, grid: Grid) -> list[Claim]:
         return []
     values = bound_errors(grid.values["Adam"])
     ratio = pooled_ratio(values[1:], np.broadcast_to(values[0], values[1:].shape), bootstrap=Bootstrap(against=1.0))
-    what = "Adam's error with noise in that without, geometric mean over noise levels"
+    what = "Adam's error with noise over that without, geometric mean over noise levels"
     return [make_claim(ADAM_DEGRADES, f"On {name}, Adam's error grows when noise comes in.", what, ratio, bound=1.0)]
 
 
@@ -106,7 +101,11 @@ def _claim_mitigated(name: str, grid: Grid) -> list[Claim]:
     ratio = pooled_ratio(rival, ours, bootstrap=Bootstrap(against=1.0))
     sentence = OUR_MCCORMICK if name == "McCormick" else MITIGATED
     text = f"On {name} with noise, AdaTerm's error is below Adam's."
-    return [make_claim(sentence, text, "Adam's error in AdaTerm's, geometric mean over noise levels", ratio, bound=1.0)]
+    what = "Adam's error over AdaTerm's, geometric mean over noise levels"
+    each = [pooled_ratio(*pair).estimate for pair in zip(rival, ours, strict=True)]
+    least = int(np.argmin(each))
+    note = f"Least with {format_share(grid.levels[noisy[least]])} noise: {format_number(each[least])}"
+    return [make_claim(sentence, text, what, ratio, bound=1.0, note=note)]
 
 
 def _claim_robust(grid: Grid | None) -> list[Claim]:
@@ -115,22 +114,54 @@ def _claim_robust(grid: Grid | None) -> list[Claim]:
     level = grid.levels[-1]
     ratio = ratio_interval(grid.at("Adam", level), grid.at("AdaTerm", level), mean)
     text = f"On Rosenbrock with {format_share(level)} noise, AdaTerm's error is at least 20 times below Adam's."
-    return [make_claim(Sentence(text), text, "Adam's mean error, in AdaTerm's", ratio, bound=20.0)]
+    return [make_claim(Sentence(text), text, "Adam's mean error over AdaTerm's", ratio, bound=20.0)]
 
 
 def _claim_undisturbed(name: str, fixed: Grid, varied: Grid | None) -> list[Claim]:
-    """What AdaTerm costs without noise; the paper sees nothing on two functions, and something on McCormick."""
+    """What AdaTerm costs without noise: nothing on two functions says the paper's analysis, its discussion differs."""
     if fixed.levels[:1] != [0.0] or not {"Adam", "AdaTerm"} <= set(fixed.values):
         return []
-    what = "AdaTerm's error in Adam's, geometric mean"
-    pairs = [[bound_errors(grid.at(method, 0.0)) for method in ("AdaTerm", "Adam")] for grid in (fixed, varied) if grid]
+    what = "AdaTerm's error over Adam's, geometric mean"
+    against_equal, against_standard = (
+        [_compare_clean(grid, bound) for grid in (fixed, varied)] for bound in (1.0, STANDARD)
+    )
+    text = f"on {name} without noise, Adam ends nearer to the minimum than AdaTerm."
+    behind = _claim_twice(DRAWBACK, text, what, *against_equal, bound=1.0)
     if name == "McCormick":
-        ratios = [pooled_ratio(*pair, bootstrap=Bootstrap(against=1.0)) for pair in pairs]
         text = f"on {name} without noise, AdaTerm ends further from the minimum than Adam."
-        return _claim_twice(MCCORMICK, text, what, ratios, bound=1.0)
-    ratios = [pooled_ratio(*pair, bootstrap=Bootstrap(against=STANDARD)) for pair in pairs]
+        said = _claim_twice(MCCORMICK, text, what, *against_equal, bound=1.0)
+        return [*said, *_claim_little_noise(name, fixed, what), *behind]
     text = f"on {name} without noise, AdaTerm's error is at most {STANDARD:g} times Adam's."
-    return _claim_twice(UNDISTURBED, text, what, ratios, bound=STANDARD, wants="below", note="The bound is ours.")
+    options: dict[str, Any] = {"bound": STANDARD, "wants": "below", "note": BOUND_IS_OURS}
+    return [*_claim_twice(UNDISTURBED, text, what, *against_standard, **options), *behind]
+
+
+def _compare_clean(grid: Grid | None, bound: float) -> Interval | None:
+    """AdaTerm's error over Adam's without noise, if both have searched from there."""
+    if grid is None or not {"Adam", "AdaTerm"} <= set(grid.values):
+        return None
+    first, second = (bound_errors(grid.at(method, 0.0)) for method in ("AdaTerm", "Adam"))
+    return pooled_ratio(first, second, bootstrap=Bootstrap(against=bound))
+
+
+def _claim_little_noise(name: str, grid: Grid, what: str) -> list[Claim]:
+    """The same with the least noise there is, of which there are many searches."""
+    noisy = [level for level in grid.levels if level > 0.0]
+    if not noisy:
+        return []
+    pair = [bound_errors(grid.at(method, noisy[0])) for method in ("AdaTerm", "Adam")]
+    text = f"On {name} with {format_share(noisy[0])} noise, AdaTerm ends further from the minimum than Adam."
+    return [make_claim(MCCORMICK, text, what, pooled_ratio(*pair, bootstrap=Bootstrap(against=1.0)), bound=1.0)]
+
+
+def _claim_alike(name: str, grid: Grid) -> list[Claim]:
+    noisy = [place for place, level in enumerate(grid.levels) if level > 0.0]
+    if not noisy or not {"Adam", "AdaBelief"} <= set(grid.values):
+        return []
+    ratio = pooled_ratio(*(bound_errors(grid.values[method][noisy]) for method in ("AdaBelief", "Adam")))
+    text = f"On {name} with noise, AdaBelief's error is like Adam's: within a factor of {ALIKE:g}."
+    what = "AdaBelief's error over Adam's, geometric mean over noise levels"
+    return [make_claim(ALIKE_WITH_NOISE, text, what, ratio, bound=ALIKE, wants="within", note="The factor is ours.")]
 
 
 def _claim_found(errors: dict[str, Grid], varied: dict[str, Grid]) -> list[Claim]:
@@ -142,14 +173,18 @@ def _claim_found(errors: dict[str, Grid], varied: dict[str, Grid]) -> list[Claim
         (OURS_WRITTEN, "Michalewicz", "At-Adam", False),
         (OURS_MISSES, "Rosenbrock", "At-Adam", True),
     ):
-        grids = [each[function] for each in (errors, varied) if function in each]
-        values = [grid.at(method, 0.0) for grid in grids if method in grid.values and grid.levels[:1] == [0.0]]
-        if values:
-            intervals = [bootstrap_interval(value, mean, bootstrap=Bootstrap(against=MISSED)) for value in values]
-            text = f"without noise, {method} {'misses' if missed else 'finds'} the minimum of {function}."
-            wants: Literal["above", "below"] = "above" if missed else "below"
-            claims += _claim_twice(sentence, text, "mean error", intervals, bound=MISSED, wants=wants)
+        intervals = [_measure_clean(each.get(function), method) for each in (errors, varied)]
+        text = f"without noise, {method} {'misses' if missed else 'finds'} the minimum of {function}."
+        wants: Literal["above", "below"] = "above" if missed else "below"
+        claims += _claim_twice(sentence, text, "mean error", *intervals, bound=MISSED, wants=wants, note=BOUND_IS_OURS)
     return claims
+
+
+def _measure_clean(grid: Grid | None, method: str) -> Interval | None:
+    """A method's mean error without noise, if it has searched from there."""
+    if grid is None or method not in grid.values or grid.levels[:1] != [0.0]:
+        return None
+    return bootstrap_interval(grid.at(method, 0.0), mean, bootstrap=Bootstrap(against=MISSED))
 
 
 def _claim_helped(grid: Grid | None) -> list[Claim]:
@@ -159,24 +194,30 @@ def _claim_helped(grid: Grid | None) -> list[Claim]:
     level = grid.levels[-1]
     error = bootstrap_interval(grid.at(RELEASED, level), mean, bootstrap=Bootstrap(against=MISSED))
     text = f"With {format_share(level)} noise, {RELEASED} finds the minimum of Michalewicz."
-    return [make_claim(AT_ADAM_FINDS, text, "mean error", error, bound=MISSED, wants="below")]
+    return [make_claim(AT_ADAM_FINDS, text, "mean error", error, bound=MISSED, wants="below", note=BOUND_IS_OURS)]
 
 
 def _claim_fast(name: str, paths: dict[str, Result], arrivals: Grid | None) -> list[Claim]:
     claims = []
     for rival in ("Adam", "AdaBelief", RELEASED):
-        pairs = []
-        if {rival, "AdaTerm"} <= set(paths):
-            pairs.append([np.array([find_arrival(paths[method], name)]) for method in (rival, "AdaTerm")])
-        if arrivals is not None and {rival, "AdaTerm"} <= set(arrivals.values):
-            pairs.append([arrivals.at(method, 0.0) for method in (rival, "AdaTerm")])
-        if not pairs:
-            continue
-        ratios = [ratio_interval(pair[0], pair[1], median, bootstrap=Bootstrap(against=1.0)) for pair in pairs]
+        both, same, moved = (rival, "AdaTerm"), None, None
+        if set(both) <= set(paths):
+            same = _compare_steps(*(np.array([find_arrival(paths[method], name)]) for method in both))
+        if arrivals is not None and set(both) <= set(arrivals.values):
+            moved = _compare_steps(*(arrivals.at(method, 0.0) for method in both))
+        never = sum(interval.diverged for interval in (same, moved) if interval)
+        note = "The distance is ours."
+        if never:
+            note += f" {never} searches, of both methods and from all starts, never came so near."
         text = f"on {name} without noise, AdaTerm comes near the minimum in fewer steps than {rival}."
         what = f"median steps to within {MISSED:g} of the minimum, {rival} to AdaTerm"
-        claims += _claim_twice(FASTER, text, what, ratios, bound=1.0)
+        same, moved = (interval and interval._replace(diverged=0) for interval in (same, moved))
+        claims += _claim_twice(FASTER, text, what, same, moved, bound=1.0, note=note)
     return claims
+
+
+def _compare_steps(rival: Values, ours: Values) -> Interval:
+    return ratio_interval(rival, ours, median, bootstrap=Bootstrap(against=1.0))
 
 
 def find_arrival(result: Result, name: str) -> float:
@@ -187,16 +228,19 @@ def find_arrival(result: Result, name: str) -> float:
     return float(marks[int(np.argmax(near))]) if near.any() else np.inf
 
 
-def _claim_twice(sentence: Sentence, text: str, what: str, intervals: list[Interval], **options: Any) -> list[Claim]:
+def _claim_twice(
+    sentence: Sentence, text: str, what: str, same: Interval | None, moved: Interval | None, **options: Any
+) -> list[Claim]:
     """From the paper's start, of which there is one search and no interval; and, as ours, from starts near it."""
-    same, *moved = intervals
-    note = options.pop("note", "")
-    exact = same._replace(low=same.estimate, high=same.estimate, seeds=0, chance=nan)
-    claim = make_claim(sentence, f"{text[:1].upper()}{text[1:]}", what, exact, **options)
-    claims = [replace(claim, note=f"{ONE_SEARCH} {note}".strip())]
-    ours = Sentence(f"From other starts, too: {sentence.family}")
-    elsewhere = f"From other starts, {text}"
-    return [*claims, *(make_claim(ours, elsewhere, what, interval, note=note, **options) for interval in moved)]
+    claims, note = [], options.pop("note", "")
+    if same is not None:
+        exact = same._replace(low=same.estimate, high=same.estimate, seeds=0, chance=nan)
+        claim = make_claim(sentence, f"{text[:1].upper()}{text[1:]}", what, exact, **options)
+        claims.append(replace(claim, note=f"{ONE_SEARCH} {note}".strip()))
+    if moved is not None:
+        ours = Sentence(f"From other starts, too: {sentence.family}")
+        claims.append(make_claim(ours, f"From other starts, {text}", what, moved, note=note, **options))
+    return claims
 
 
 def bound_errors(values: Values) -> Values:

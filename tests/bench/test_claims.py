@@ -1,0 +1,85 @@
+"""Claims on the test functions say what they rest on: one search or many, which noise, and whose bound."""
+
+import numpy as np
+import pytest
+
+from adaterm_bench.core.section import Claim, Section
+from adaterm_bench.experiments.test_functions.claims import make_claims as make_claims_of_searches
+from adaterm_bench.reporting.selection import Grid
+from adaterm_bench.reporting.text import summarise
+
+LEVELS = [0.0, 0.01, 0.15]
+SEEDS = list(range(20))
+
+
+def search(errors, seed=0, levels=LEVELS):
+    """Errors of methods at noise levels, a few per cent apart between seeds but for those without noise."""
+    draws = np.random.default_rng(seed)
+    values = {
+        method: np.array(
+            [level * np.exp(0.03 * draws.normal(size=20) * (place > 0)) for place, level in enumerate(row)]
+        )
+        for method, row in errors.items()
+    }
+    return Grid(levels, SEEDS, values)
+
+
+@pytest.fixture(scope="module")
+def searches():
+    """AdaTerm is behind without noise and with little, and ahead with much; AdaBelief is like Adam with noise alone."""
+    errors = {"Adam": [1e-6, 1e-3, 1.0], "AdaTerm": [1e-3, 3e-3, 1e-2], "AdaBelief": [1e-8, 1.1e-3, 0.9]}
+    grids = {name: search(errors, seed) for seed, name in enumerate(("Rosenbrock", "McCormick"))}
+    moved = {name: Grid([0.0], SEEDS, {k: v[1:2] for k, v in grid.values.items()}) for name, grid in grids.items()}
+    steps = {"Adam": np.full((1, 20), 50.0), "AdaTerm": np.array([[*[10.0] * 15, *[np.inf] * 5]])}
+    arrivals = {"Rosenbrock": Grid([0.0], SEEDS, steps)}
+    return {claim.text: claim for claim in make_claims_of_searches(grids, {}, moved, arrivals, {"Rosenbrock": {}})}
+
+
+def test_what_the_papers_discussion_says_of_every_function_is_tested(searches):
+    """Its analysis says so of McCormick alone, and the opposite of the others."""
+    for name in ("Rosenbrock", "McCormick"):
+        claim = searches[f"On {name} without noise, Adam ends nearer to the minimum than AdaTerm."]
+        assert (claim.verdict, claim.place, claim.is_single) == ("reproduced", "section 7.1, figure 8", True)
+        assert claim.estimate == pytest.approx(1000.0)
+        elsewhere = searches[
+            f"From other starts, on {name} without noise, Adam ends nearer to the minimum than AdaTerm."
+        ]
+        assert (elsewhere.whose, elsewhere.seeds, elsewhere.is_single) == ("ours", 20, False)
+    refuted = searches["On Rosenbrock without noise, AdaTerm's error is at most 10 times Adam's."]
+    assert refuted.verdict == "not reproduced"
+    assert refuted.note.endswith("The bound is ours.")
+
+
+def test_little_noise_is_tested_where_there_are_seeds(searches):
+    claim = searches["On McCormick with 1 % noise, AdaTerm ends further from the minimum than Adam."]
+    assert (claim.verdict, claim.seeds) == ("reproduced", 20)
+    assert claim.estimate == pytest.approx(3.0, rel=0.05)
+    assert "On Rosenbrock with 1 % noise, AdaTerm ends further from the minimum than Adam." not in searches
+
+
+def test_a_pooled_claim_names_its_least_level(searches):
+    claim = searches["On Rosenbrock with noise, AdaTerm's error is below Adam's."]
+    assert claim.verdict == "reproduced"
+    assert claim.note.startswith("Least with 1 % noise: 0.33")
+
+
+def test_likeness_is_shown_by_an_interval(searches):
+    claim = searches["On McCormick with noise, AdaBelief's error is like Adam's: within a factor of 1.5."]
+    assert (claim.verdict, claim.wants) == ("reproduced", "within")
+
+
+def test_searches_that_never_arrive_have_not_diverged(searches):
+    claim = searches[
+        "From other starts, on Rosenbrock without noise, AdaTerm comes near the minimum in fewer steps than Adam."
+    ]
+    assert claim.verdict == "reproduced"
+    assert "diverged" not in claim.note
+    assert "5 searches, of both methods and from all starts, never came so near" in claim.note
+
+
+def test_single_searches_are_counted_apart(searches):
+    text = summarise([Section("Searches", "", claims=list(searches.values()))])
+    single = [claim for claim in searches.values() if claim.is_single]
+    assert f"Of a single search each, which has no interval either: {len(single)} claims: " in text
+    assert not Claim("A", "b", np.nan, -np.inf, np.inf).is_single
+    assert "single" not in summarise([Section("One", "", claims=[Claim("A", "b", 1.0, 0.5, 2.0, seeds=9)])])
