@@ -161,7 +161,7 @@ def draw(found: dict[str, Any], args: argparse.Namespace, path: Path) -> None:
         axes.set(xlabel="time steps, thousands", title="no noise" if condition == "clean" else share)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="upper left", frameon=False, fontsize=8)
-    figure.axes[0].set(ylabel="return on the clean task", ylim=(0, 680), yticks=range(0, 501, 100))
+    figure.axes[0].set(ylabel="return on the clean task", ylim=(0, 750), yticks=range(0, 501, 100))
     figure.suptitle(f"PPO on {TASK} with a glitching sensor: mean ± std, seeds: {args.seeds}", weight="bold")
     figure.savefig(path, backend="agg")
 
