@@ -64,6 +64,9 @@ def _serve(pipe, turns):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    old, ended = torch.__version__.startswith("2.7."), []
+    if old:  # its HSDP asserts an event, of which a CPU's streams have none
+        torch.cpu.Stream.record_event = lambda stream: torch.cpu.Event()
     from adaterm.engines.cpu import engine as cpu
     from adaterm.engines.gpu import engine as gpu
 
@@ -89,6 +92,8 @@ def _serve(pipe, turns):
             error = traceback.format_exc()
         finally:
             if dist.is_initialized():
+                if old:  # a group that goes at once holds Python's lock, and may wait for a thread that waits for it
+                    ended[:] = dist.distributed_c10d._world.pg_map
                 dist.destroy_process_group()
         pipe.send((error, result))
 
