@@ -164,10 +164,13 @@ def test_the_page_of_choices_has_final_runs_before_and_after_the_last_change():
 
 
 def test_robust_adamws_page_has_its_step_times():
-    page, rivals = (ROOT / "docs/robust_adamw.md").read_text(), load("step_time/cuda.json")["rivals"]
+    page, record = (ROOT / "docs/robust_adamw.md").read_text(), load("step_time/cuda.json")
+    rivals = record["rivals"]
     for shape in ("mlp", "resnet18", "vit", "gpt2", "llama", "one", "gpt2, bf16", "llama, bf16"):
         ratio = rivals[shape]["RobustAdamW(max_norm=1.0) / clip_grad_norm_ + AdamW(fused=True)"]
         assert f"<!-- pair.{shape} -->{ratio['eager']:.2f} | {ratio['graph']:.2f}<!-- -->" in page
+        alone = record["ratios"][shape]["RobustAdamW()"]
+        assert f"<!-- alone.{shape} -->{alone['eager']:.2f} | {alone['graph']:.2f}<!-- -->" in page
     rivals = load("step_time/cpu.json")["rivals"]
     for shape in ("mlp", "resnet18"):
         ratio = rivals[shape]["RobustAdamW(max_norm=1.0) / clip_grad_norm_ + AdamW(fused=True)"]

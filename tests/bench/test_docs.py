@@ -254,3 +254,18 @@ def test_simulations_have_their_numbers():
     start = "On Rosenbrock without noise, AdaTerm comes near the minimum in fewer steps than "
     raced = {text.removeprefix(start)[:-1]: it["verdict"] for text, it in claims.items() if text.startswith(start)}
     assert raced == dict.fromkeys(("Adam", "AdaBelief", "At-Adam (as published)"), "reproduced")
+
+
+def test_the_page_on_reinforcement_learning_has_the_returns_on_ant(stored):
+    """Means of three seeds after 500 episodes, and what the words beside them say."""
+    page, returns = " ".join((ROOT / "docs/rl.md").read_text().split()), {}
+    for result in stored["rl"]:
+        if result.trial.condition["task"] == "Ant" and len(result.outcome["returns"]) == 500:
+            key = f"rl.{result.trial.condition['variant']}.{result.trial.method}"
+            returns.setdefault(key, []).append(result.outcome["return"])
+    assert {len(values) for values in returns.values()} == {3}
+    for name, number in re.findall(r"<!-- (rl\..*?) -->(.*?)<!-- -->", page):
+        assert number == f"{np.mean(returns[name]):,.0f}", name
+    ours = {key: np.mean(values) for key, values in returns.items()}
+    assert ours["rl.adaptive.AdaTerm"] < ours["rl.specified.AdaTerm"] < 1000.0
+    assert min(value for key, value in ours.items() if "adaptive-tuned" in key) > 1500.0

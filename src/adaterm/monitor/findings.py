@@ -57,7 +57,7 @@ class Sample(NamedTuple):
     zscore: float
 
 
-def find_aberrant(history: History, names: list[str], marks: Marks, count: int) -> list[Aberrant]:
+def find_aberrant(history: History, names: list[str], marks: Marks, count: int | None) -> list[Aberrant]:
     """The batches that rank highest, whether or not there is anything wrong with them."""
     scores = history.score(torch.arange(len(history)))
     return _describe(history, names, marks, scores, _rank(history, scores)[:count])

@@ -134,9 +134,10 @@ class Monitor:
     def _name_tensors(self) -> list[str]:
         return name_parameters(self.optimizer.param_groups, self._model)
 
-    def aberrant(self, count: int = 10) -> list[Aberrant]:
+    def aberrant(self, count: int | None = 10) -> list[Aberrant]:
         """The batches that stood out most, the worst first: those with gradients that are not finite, then by score.
 
+        None gives all: `[batch.mark for batch in monitor.aberrant(None) if batch.trust < 0.5]` are those excluded.
         These are ranks: where all is well, the first are ordinary, too. Of those in `table` that is not so.
         """
         return find_aberrant(self._read(), self._name_tensors(), self._marks, count)
