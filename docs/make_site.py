@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import notebook
+import notebook_page
 
 ROOT = Path(__file__).parents[1]
 DOCS, STAGE = ROOT / "docs", ROOT / "build" / "pages"
@@ -21,7 +21,8 @@ CODE = re.compile(r"^(`{3,}).*?^\1$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 MARK = re.compile(r"<!--.*?-->")
 NUMBER = re.compile(r"\s*[+\u2212-]?\.?\d(?:[^A-Za-z]|\b[A-Za-z]{1,4}\b)*$")  # with short words: 0.78 ms, 5 of 5 lost
-SPACES = re.compile(r"(<!--.*?-->|`[^`\n]*`)|(?<=\d) (?=%)")
+KEPT = r"(<!--.*?-->|`[^`\n]*`|\]\([^)\n]*\))"  # marks, code and links stay as they are
+SPACES = re.compile(KEPT + r"|(?<=\d) (?=%)")
 UNBROKEN = "\u00a0"
 UNLISTED = "---\nsearch:\n  exclude: true\n---\n"
 
@@ -50,7 +51,7 @@ def keep_together(text: str) -> str:
         cells = row[0].split("|")
         for at, cell in enumerate(cells):
             if NUMBER.match(MARK.sub("", cell)):
-                cells[at] = re.sub("(<!--.*?-->)| ", lambda found: found[1] or UNBROKEN, cell.strip())
+                cells[at] = re.sub(KEPT + "| ", lambda found: found[1] or UNBROKEN, cell.strip())
         return "|".join(cells)
 
     text = re.sub(r"^\|.*$", join, text, flags=re.MULTILINE)
@@ -84,7 +85,9 @@ class Stage:
             text = self.follow(source.read_text(), source)
             goal.write_text(text if source.is_relative_to(DOCS) else UNLISTED + text)
         elif source.suffix == ".ipynb":
-            text, pictures = notebook.convert(source.read_text(), source.stem, lambda words: self.follow(words, source))
+            text, pictures = notebook_page.convert(
+                source.read_text(), source.stem, lambda words: self.follow(words, source)
+            )
             title, _, rest = text.partition("\n")
             link = f'[Download this notebook]({source.name}){{ download="{source.name}" }}'
             goal.write_text(f"{title}\n\n{link}\n{rest}")

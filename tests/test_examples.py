@@ -280,12 +280,11 @@ def test_the_arena_has_the_returns_with_a_glitching_sensor():
     shown = read_glitches()
     assert load("examples/rl_sb3.json")["settings"]["seeds"] == 10
     assert_numbers("docs/arena.md", shown)
-    ends = {
-        (method, condition): [float(end.replace("\u2212", "-")) for end in re.search(r"\((.*) to (.*)\)", cell).groups()]
-        for method, row in shown.items()
-        for condition, cell in zip(("clean", "rewards", "observations"), row.split(" | "), strict=True)
-        if "(" in cell
-    }
+    ends = {}
+    for method, row in shown.items():
+        for condition, cell in zip(("clean", "rewards", "observations"), row.split(" | "), strict=True):
+            if interval := re.search(r"\((\S+) to (\S+)\)", cell):
+                ends[method, condition] = [float(end.replace("\u2212", "-")) for end in interval.groups()]
     decided = {key for key, (low, high) in ends.items() if low * high > 0.0}
     behind, ahead = ("glitch.RobustAdamW", "rewards"), ("glitch.RobustAdamW", "observations")
     clipped = ("glitch.RobustAdamW, max_norm=0.5", "observations")

@@ -163,7 +163,7 @@ MISTAKES = {
     "watching another model": (
         lambda: Monitor(RobustAdamW(model().parameters()), model()),
         UserWarning,
-        r"none of the parameters of this Linear is the optimizer's.*give it the model whose parameters",
+        r"the optimizer trains no parameter of this Linear.*give it that one",
     ),
 }
 

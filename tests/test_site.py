@@ -126,7 +126,7 @@ def test_a_notebooks_outputs_are_shown_in_the_richest_form():
         {"cell_type": "code", "source": "", "outputs": []},
         {"cell_type": "code", "source": ["x = 1\n", "x"], "outputs": outputs},
     ]
-    page, pictures = load("notebook").convert(json.dumps({"cells": cells}), "name", str.upper)
+    page, pictures = load("notebook_page").convert(json.dumps({"cells": cells}), "name", str.upper)
     assert page.split("\n\n") == [
         "# TITLE",
         "WORDS",

@@ -1,7 +1,6 @@
 """Watches an optimizer, and tells which batches were bad, since when, in which layers, and how often."""
 
 import csv
-import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from adaterm.monitor.history import History
 from adaterm.monitor.meter import Meter
 from adaterm.monitor.ring import Ring, Rows, count_steps
 from adaterm.optimizer import RobustOptimizer
+from adaterm.options import warn_user
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,12 +67,8 @@ class Monitor:
         if length < 1:
             raise ValueError(f"length={length}: this must be at least 1: the number of steps to remember")
         self.optimizer, self._model, self._length = optimizer, model, length
-        if model is not None and not {id(each) for each in model.parameters()} & set(map(id, self._list_params())):
-            warnings.warn(
-                f"none of the parameters of this {type(model).__name__} is the optimizer's, so the Monitor cannot use "
-                "their names: give it the model whose parameters the optimizer has",
-                stacklevel=2,
-            )
+        if model is not None:
+            _warn_of_another_model(model, optimizer)
         self._judged = hasattr(optimizer, "batch_statistics")
         self._window = optimizer.rule_of().window or _WINDOW
         self._marks: dict[int, Any] = {}
@@ -239,6 +235,18 @@ class Monitor:
     def remove(self) -> None:
         """Stop watching."""
         self._stop()
+
+
+def _warn_of_another_model(model: nn.Module, optimizer: RobustOptimizer) -> None:
+    """Say so if the optimizer trains nothing of the model; master weights of it have names that the optimizer knows."""
+    groups, own = optimizer.param_groups, dict(model.named_parameters())
+    trained = {id(parameter) for group in groups for parameter in group["params"]}
+    named = {name for group in groups for name in group.get("param_names", ())}
+    if not trained & set(map(id, own.values())) and not named & set(own):
+        warn_user(
+            f"the optimizer trains no parameter of this {type(model).__name__}, and a Monitor takes names from the "
+            "model that its optimizer trains: give it that one, and make the optimizer after to_empty or fully_shard"
+        )
 
 
 def name_parameters(groups: list[dict[str, Any]], model: nn.Module | None) -> list[str]:
