@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
-from math import inf, nan
+from math import isfinite, isinf, isnan
 from pathlib import Path
 
 from adaterm_bench.core.section import Claim
@@ -50,7 +50,7 @@ KINDS = {r"mean of .* less that of .*": "difference of means", r"ratio of the me
 
 
 def fill_page(page: str, claims: list[dict], reasons: dict[str, dict[str, str]]) -> str:
-    """The page with the tables of these claims; an experiment without a place on it is an error."""
+    """The page with the tables of these claims; an experiment without a place or an unused reason is an error."""
     by_experiment: dict[str, dict[str, list[dict]]] = {}
     for claim in claims:
         if claim["whose"] == "the paper's":
@@ -64,6 +64,10 @@ def fill_page(page: str, claims: list[dict], reasons: dict[str, dict[str, str]])
     names = {name for _, name, _ in BLOCK.findall(page)}
     if homeless := {*by_experiment, *lacking} - names:
         raise ValueError(f"{PAGE.name} has no place for the claims of {', '.join(sorted(homeless))}")
+    told = {name: [*by_experiment.get(name, ()), *map(_write_sentence, lacking.get(name, ()))] for name in names}
+    used = {name: {_find_key(sentence, reasons.get(name, {})) for sentence in told[name]} for name in names}
+    if unused := [key for name, keys in reasons.items() for key in keys if key not in used.get(name, ())]:
+        raise ValueError(f"{REASONS.name} has reasons for what the page does not say: {'; '.join(unused)}")
 
     def fill(match: re.Match[str]) -> str:
         begin, name, end = match.groups()
@@ -83,7 +87,7 @@ def _name_experiment(claim: dict) -> str:
 def _count_all(by_experiment: dict[str, dict[str, list[dict]]], lacking: dict[str, list[Printed]]) -> str:
     groups = [group for sentences in by_experiment.values() for group in sentences.values()]
     claims = [claim for group in groups for claim in group]
-    single = sum(not claim["seeds"] for claim in claims)
+    single = sum(claim["single"] for claim in claims)
     absent = sum(map(len, lacking.values()))
     return (
         f"{len(groups) + absent} sentences of the paper. {len(groups)} of them make {len(claims)} claims: "
@@ -95,7 +99,7 @@ def _count_all(by_experiment: dict[str, dict[str, list[dict]]], lacking: dict[st
 def _write_table(name: str, sentences: dict[str, list[dict]], lacking: list[Printed], reasons: dict[str, str]) -> str:
     rows = [_make_row(name, sentence, group, reasons) for sentence, group in sentences.items()]
     for listed in lacking:
-        sentence = f"{COLUMNS[listed.column].start}, {listed.text}."
+        sentence = _write_sentence(listed)
         evidence = describe_evidence(listed.evidence)
         rows.append(
             [f"{sentence} ({listed.place})", evidence, "no runs", "not run", "0", _find_reason(sentence, reasons)]
@@ -122,10 +126,20 @@ def _make_row(name: str, sentence: str, group: list[dict], reasons: dict[str, st
     ]
 
 
+def _write_sentence(listed: Printed) -> str:
+    """A sentence on the paper's tables, of which there are no runs."""
+    return f"{COLUMNS[listed.column].start}, {listed.text}."
+
+
 def _find_reason(sentence: str, reasons: dict[str, str]) -> str:
-    """By the sentence, or by how it begins if the key ends in …; nothing if nobody has said why."""
+    """Nothing if nobody has said why."""
+    return reasons.get(_find_key(sentence, reasons), "")
+
+
+def _find_key(sentence: str, reasons: dict[str, str]) -> str:
+    """The key of its reason: the sentence itself, or how it begins if the key ends in …."""
     starts = [key for key in reasons if key.endswith("…") and sentence.startswith(key[:-1])]
-    return reasons.get(sentence, reasons[max(starts, key=len)] if starts else "")
+    return sentence if sentence in reasons else max(starts, key=len, default="")
 
 
 def describe_evidence(pieces: Iterable[str]) -> str:
@@ -158,7 +172,7 @@ def describe_measured(group: list[dict], unit: str) -> str:
     names = "|".join(sorted(map(re.escape, PAPER_METHODS), key=len, reverse=True))
     kinds = [_name_kind(claim["measured"]) for claim in group]
     if len(set(kinds)) > 1:
-        kinds = [re.sub(rf"\b(?!AdaTerm's)({names})(?!\w)", "the other", kind) for kind in kinds]
+        kinds = [re.sub(rf"\b(?!AdaTerm\b)({names})(?!\w)", "the other", kind) for kind in kinds]
     parts = []
     for kind in dict.fromkeys(kinds):
         chosen = [claim for claim, named in zip(group, kinds, strict=True) if named == kind]
@@ -174,12 +188,17 @@ def _name_kind(measured: str) -> str:
 
 
 def _format_estimates(group: list[dict]) -> str:
-    values = sorted(claim["estimate"] for claim in group if claim["estimate"] is not None)
-    if len(values) > 1 and values[0] != values[-1]:
-        beyond = f", and {len(group) - len(values)} beyond all bounds" if len(values) < len(group) else ""
-        return f"{format_number(values[0])} to {format_number(values[-1])}{beyond}"
-    bounds = [default if group[0][end] is None else group[0][end] for end, default in (("low", -inf), ("high", inf))]
-    return format_interval(Claim("", "", values[0] if values else nan, *bounds)).removesuffix(" (no bounds)")
+    estimates = [float(claim["estimate"]) for claim in group]
+    values = sorted(estimate for estimate in estimates if isfinite(estimate))
+    if len(group) > 1 and len({*values}) + len(group) - len(values) > 1:
+        beyond, unknown = sum(map(isinf, estimates)), sum(map(isnan, estimates))
+        finite = " to ".join(map(format_number, dict.fromkeys((values[0], values[-1])))) if values else ""
+        others = (f"{count} {what}" for count, what in ((beyond, "beyond all bounds"), (unknown, "without a value")))
+        told = [finite, *(text for text in others if not text.startswith("0 "))]
+        return ", and ".join(filter(None, told))
+    ends = (float(group[0][end]) for end in ("low", "high"))
+    bound = float(group[0]["wants"].split()[1])
+    return format_interval(Claim("", "", estimates[0], *ends, bound)).removesuffix(" (no bounds)")
 
 
 def _count_verdicts(group: list[dict], separator: str) -> str:
@@ -191,9 +210,10 @@ def _count_verdicts(group: list[dict], separator: str) -> str:
 
 
 def _list_seeds(group: list[dict]) -> str:
-    seeds = sorted({claim["seeds"] for claim in group})
-    texts = ["one search" if count == 0 else str(count) for count in seeds]
-    return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}" if seeds[0] else ", ".join(texts)
+    single = ["one search"] * any(claim["single"] for claim in group)
+    seeds = sorted({claim["seeds"] for claim in group if not claim["single"]})
+    counts = [" to ".join(str(count) for count in dict.fromkeys((seeds[0], seeds[-1])))] if seeds else []
+    return ", ".join(single + counts)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from adaterm_bench.core.section import Claim, Section
+from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.experiments.test_functions.claims import make_claims as make_claims_of_searches
 from adaterm_bench.reporting.selection import Grid
 from adaterm_bench.reporting.text import summarise
@@ -37,13 +38,15 @@ def searches():
 
 def test_what_the_papers_discussion_says_of_every_function_is_tested(searches):
     """Its analysis says so of McCormick alone, and the opposite of the others."""
-    for name in ("Rosenbrock", "McCormick"):
-        claim = searches[f"On {name} without noise, Adam ends nearer to the minimum than AdaTerm."]
-        assert (claim.verdict, claim.place, claim.is_single) == ("reproduced", "section 7.1, figure 8", True)
+    said = {
+        "Rosenbrock": ("Adam ends nearer to the minimum than AdaTerm.", "section 7.1, figure 8"),
+        "McCormick": ("AdaTerm ends further from the minimum than Adam.", "sections 5.1 and 7.1, figure 8; appendix C"),
+    }
+    for name, (text, place) in said.items():
+        claim = searches[f"On {name} without noise, {text}"]
+        assert (claim.verdict, claim.place, claim.is_single) == ("reproduced", place, True)
         assert claim.estimate == pytest.approx(1000.0)
-        elsewhere = searches[
-            f"From other starts, on {name} without noise, Adam ends nearer to the minimum than AdaTerm."
-        ]
+        elsewhere = searches[f"From other starts, on {name} without noise, {text}"]
         assert (elsewhere.whose, elsewhere.seeds, elsewhere.is_single) == ("ours", 20, False)
     refuted = searches["On Rosenbrock without noise, AdaTerm's error is at most 10 times Adam's."]
     assert refuted.verdict == "not reproduced"
@@ -63,9 +66,29 @@ def test_a_pooled_claim_names_its_least_level(searches):
     assert claim.note.startswith("Least with 1 % noise: 0.33")
 
 
+def test_no_search_is_claimed_twice(searches):
+    """The two errors without noise are compared once for each place to start from."""
+    compared = [
+        claim
+        for claim in searches.values()
+        if "McCormick without noise" in claim.text and claim.what.startswith("AdaTerm's error over Adam's")
+    ]
+    assert [claim.whose for claim in compared] == ["the paper's", "ours"]
+
+
 def test_likeness_is_shown_by_an_interval(searches):
+    """Of all levels together; in which it is furthest from equal stands beside it."""
     claim = searches["On McCormick with noise, AdaBelief's error is like Adam's: within a factor of 1.5."]
     assert (claim.verdict, claim.wants) == ("reproduced", "within")
+    assert claim.note.startswith("The factor is ours. Furthest from 1 with 15 % noise: 0.908.")
+
+
+def test_levels_that_cancel_are_told():
+    """Eight times Adam's error with little noise, a tenth with much."""
+    grid = search({"Adam": [1e-6, 1e-3, 1.0], "AdaBelief": [1e-6, 8e-3, 0.1]})
+    (claim,) = (it for it in make_claims_of_searches({"McCormick": grid}, {}, {}, {}, {}) if "is like" in it.text)
+    assert claim.verdict == "reproduced"
+    assert "Furthest from 1 with 15 % noise: 0.099" in claim.note
 
 
 def test_searches_that_never_arrive_have_not_diverged(searches):
@@ -74,7 +97,21 @@ def test_searches_that_never_arrive_have_not_diverged(searches):
     ]
     assert claim.verdict == "reproduced"
     assert "diverged" not in claim.note
-    assert "5 searches, of both methods and from all starts, never came so near" in claim.note
+    assert claim.note == "The distance is ours. Of 40 searches, of both methods, 5 never came so near."
+
+
+def test_a_single_search_and_many_count_their_own_arrivals():
+    """Adam's path from the paper's start never arrives; all but one from other starts do."""
+    trial = Trial("test_functions", 1, {"steps": 2, "kept": 2}, {"function": "Rosenbrock", "noise": 0.0}, "Adam", 0)
+    lost, found = ([[9.0, 9.0], [5.0, 5.0], end] for end in ([5.0, 5.0], [1.0, 1.0]))
+    paths = {name: Result(trial, {"path": path}, {}) for name, path in (("Adam", lost), ("AdaTerm", found))}
+    steps = {"Adam": np.array([[*[50.0] * 19, np.inf]]), "AdaTerm": np.full((1, 20), 10.0)}
+    arrivals = {"Rosenbrock": Grid([0.0], SEEDS, steps)}
+    claims = make_claims_of_searches({}, {}, {}, arrivals, {"Rosenbrock": paths})
+    same, moved = (claim for claim in claims if claim.text.endswith("in fewer steps than Adam."))
+    assert (same.estimate, same.is_single, moved.seeds) == (np.inf, True, 20)
+    assert same.note.endswith("The distance is ours. Of 2 searches, of both methods, 1 never came so near.")
+    assert moved.note == "The distance is ours. Of 40 searches, of both methods, 1 never came so near."
 
 
 def test_single_searches_are_counted_apart(searches):

@@ -92,7 +92,8 @@ def test_reproducing_has_the_claims_of_the_report(claims_table):
     assert claims_table.fill_page(page, claims, reasons) == page
     assert "|  |" not in page
     rows = re.findall(r"^\| .* \|$", page.split("<!-- claims: all -->")[1], re.MULTILINE)
-    assert len([row for row in rows if "(section" in row or "(appendix" in row]) > 70
+    (sentences,) = re.findall(r"^(\d+) sentences of the paper", page, re.MULTILINE)
+    assert len([row for row in rows if re.search(r"\((sections?|appendix) ", row)]) == int(sentences)
     changed = [{**claim, "verdict": "undecided"} for claim in claims]
     assert claims_table.fill_page(page, changed, reasons) != page
 
@@ -103,21 +104,43 @@ def test_every_experiment_with_claims_has_a_table(claims_table):
         claims_table.fill_page(page.replace("<!-- claims: Regression -->", ""), claims, {})
 
 
+def test_a_reason_that_no_row_shows_is_an_error(claims_table):
+    """For a sentence that the page lacks, and for an experiment that it lacks."""
+    page, claims = claims_table.PAGE.read_text(), json.loads(claims_table.CLAIMS.read_text())
+    for name in ("Regression", "Cooking"):
+        with pytest.raises(ValueError, match=r"does not say: AdaTerm can cook\.$"):
+            claims_table.fill_page(page, claims, {name: {"AdaTerm can cook.": "it cannot"}})
+
+
 def test_a_row_says_what_came_out_and_what_the_paper_shows(claims_table):
     """The interval of one claim, the range of several; all p-values of the paper's table."""
-    claim = {"measured": "mean of A less that of Adam", "estimate": 1.25, "low": 0.5, "high": 2.0}
+    claim = {"measured": "mean of A less that of Adam", "estimate": 1.25, "low": 0.5, "high": 2.0, "wants": "above 0"}
     assert claims_table.describe_measured([claim], " points") == "difference of means: 1.2 (0.5 to 2.0) points"
-    few = {**claim, "low": None, "high": None}
+    few = {**claim, "low": "-Infinity", "high": "Infinity"}
     assert claims_table.describe_measured([few], "") == "difference of means: 1.25"
     other = {**few, "estimate": -0.5}
     assert claims_table.describe_measured([few, other], "") == "difference of means: \N{MINUS SIGN}0.500 to 1.25"
-    sizes = {"t-Adam": 3.0, "At-Adam (as published)": None, "Adam": 8.0}
+    sizes = {"t-Adam": 3.0, "At-Adam (as published)": "Infinity", "Adam": 8.0}
     errors = [
         {**few, "measured": f"error of {rival} over AdaTerm's, geometric mean over seeds", "estimate": size}
         for rival, size in sizes.items()
     ]
     told = claims_table.describe_measured(errors, "")
     assert told == "error of the other over AdaTerm's: 3.00 to 8.00, and 1 beyond all bounds"
+    raced = [
+        {**few, "measured": f"median steps to within 0.1 of the minimum, {rival} to AdaTerm", "estimate": 2.0}
+        for rival in ("Adam", "AdaBelief")
+    ]
+    told = claims_table.describe_measured(raced, "")
+    assert told == "median steps to within 0.1 of the minimum, the other to AdaTerm: 2.00"
+    for sizes, told in {
+        (3.0, "Infinity"): "3.00, and 1 beyond all bounds",
+        (3.0, "NaN"): "3.00, and 1 without a value",
+        ("NaN", "Infinity"): "1 beyond all bounds, and 1 without a value",
+        ("Infinity",): "∞",
+    }.items():
+        group = [{**few, "estimate": size} for size in sizes]
+        assert claims_table.describe_measured(group, "") == f"difference of means: {told}"
     pieces = [f"1 against 2: shown in the paper (Welch, p {chance})" for chance in ("< 0.001", "= 0.034")]
     assert claims_table.describe_evidence(pieces) == "2 pairs: shown in the paper (p from < 0.001 to 0.034)"
     mixed = [*pieces, "1 against 2: not shown in the paper either (Welch, p = 0.16)"]
@@ -146,6 +169,26 @@ def test_words_that_claim_a_gain_have_their_numbers():
         number = f"<!-- regression.{rival} -->{claim['estimate']:.1f}<!-- -->"
         assert number in page
         assert number in readme or f"<!-- regression.{rival} -->" not in readme
+
+
+def test_distillation_says_who_walks_least():
+    """By the report's table AdaTerm's students are the last of the six, and so say the differences from them."""
+    page = " ".join((ROOT / "docs/distillation.md").read_text().split())
+    assert "By these shares, too, AdaTerm is last of the six, without the amateur and with it." in page
+    report = (ROOT / "results/bench/report/pages/policy-distillation-paper-version-1.md").read_text()
+    for case in ("Without", "With"):
+        (table,) = re.findall(rf"^## {case} the amateur: returns of single episodes\n(.*?)\n\n##", report, re.M | re.S)
+        head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+        place = head.index("mean % that walk")
+        assert head[place + 1] == "its difference from AdaTerm"
+        shown = {
+            row[0]: [float(cell.split()[0].replace("\u2212", "-")) for cell in row[place:] if cell] for row in rows
+        }
+        (ours,) = shown["AdaTerm"]
+        for rival in ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam"):
+            share, difference = shown[rival]
+            assert difference == pytest.approx(share - ours, abs=0.2)
+            assert difference > 0.0
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_the_pages_need_nothing_but_their_figures(folder, single, alone):
 
 
 def test_pages_share_one_file_of_style_and_a_single_one_has_it_inside(folder, single):
-    style = html.STYLE.read_text()
+    style = html.STYLE_FILE.read_text()
     assert (folder / "report.css").read_text() == style
     for path, page in read_pages(folder).items():
         assert "style" not in page.tags
@@ -242,9 +242,27 @@ def test_a_smoke_report_says_that_it_proves_nothing(tmp_path):
 def test_programs_can_read_the_claims(folder):
     claims = json.loads((folder / "claims.json").read_text())
     assert [claim["verdict"] for claim in claims][:3] == ["reproduced", "not reproduced", "undecided"]
-    assert (claims[0]["low"], claims[0]["wants"], claims[4]["high"]) == (0.1, "above 0", None)
+    assert (claims[0]["low"], claims[0]["wants"], claims[4]["high"]) == (0.1, "above 0", "Infinity")
     assert [claim["whose"] for claim in claims][:2] == ["the paper's", "ours"]
     assert (claims[0]["place"], claims[0]["seeds"], claims[0]["chance"]) == ("section 5", 9, None)
+    assert not any(claim["single"] for claim in claims)
+
+
+def test_programs_can_tell_what_is_infinite_from_what_has_no_value(tmp_path):
+    claims = [Claim("A", "b", inf, inf, inf), Claim("A", "b", nan, -inf, inf)]
+    write([Section("Searches", "", claims=claims)], [], tmp_path)
+    read = json.loads((tmp_path / "claims.json").read_text())
+    assert [[claim[name] for name in ("estimate", "low", "high", "single")] for claim in read] == [
+        ["Infinity", "Infinity", "Infinity", True],
+        ["NaN", "-Infinity", "Infinity", False],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("high", "shown"), [(0.55, "(0.39 to 0.55)"), (0.546, "(0.390 to 0.546)"), (0.5496, "(0.3900 to 0.5496)")]
+)
+def test_an_end_reads_as_the_bound_only_if_it_is(high, shown):
+    assert shown in describe_measurement(Claim("A", "b", 0.46, 0.39, high, bound=0.55, wants="below"))
 
 
 @pytest.mark.parametrize(

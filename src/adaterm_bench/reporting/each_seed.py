@@ -6,7 +6,6 @@ from numpy.typing import ArrayLike
 
 from adaterm_bench.core.section import Figure
 from adaterm_bench.reporting import figures
-from adaterm_bench.reporting.intervals import too_few
 
 HOW = "Thin: seeds; thick: their median."
 
@@ -14,8 +13,8 @@ HOW = "Thin: seeds; thick: their median."
 def show_each_seed(
     title: str, steps: ArrayLike, values: Mapping[str, list[list[float]]], ylabel: str, xlabel: str, what: str = ""
 ) -> list[Figure]:
-    """The figure of (seeds × steps) by method; none where all seeds are so few that each has a line already."""
-    if all(too_few(len(runs), 0.95) for runs in values.values()):
+    """The figure of (seeds × steps) by method, higher is better; none where every seed has a line already."""
+    if not any(figures.has_band(len(runs)) for runs in values.values()):
         return []
     caption = f"{what} {HOW}".strip()
     return [Figure(title, lambda: figures.draw_each_seed(steps, values, ylabel, xlabel=xlabel), caption)]

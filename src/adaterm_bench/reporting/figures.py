@@ -67,17 +67,21 @@ def draw_curves(
     with use_style():
         figure, axes = _make_axes(xlabel, ylabel, log and _is_positive(thinned))
         bands = {method: quartiles(runs.T, better) for method, runs in thinned.items()}
-        few = {method: runs for method, runs in thinned.items() if too_few(len(runs), 0.95)}
+        few = {method: runs for method, runs in thinned.items() if not has_band(len(runs))}
         _draw_bands(axes, along[indices], bands, better, markers=False, single=few)
     return figure
 
 
-def draw_each_seed(
-    steps: ArrayLike, values: Mapping[str, ArrayLike], ylabel: str, *, xlabel: str = "step", better: Better = "higher"
-) -> "Figure":
+def has_band(seeds: int) -> bool:
+    """Whether so many seeds have a band of quartiles in `draw_curves`; fewer have a line each."""
+    return not too_few(seeds, 0.95)
+
+
+def draw_each_seed(steps: ArrayLike, values: Mapping[str, ArrayLike], ylabel: str, *, xlabel: str = "step") -> "Figure":
     """A panel for each method, with a thin line for each row of (seeds × steps) and a thick one for their median.
 
-    A seed that diverged ends there, is the worst for the median from then on, and is counted in the title.
+    Higher is better: a seed that diverged ends there, is the lowest for the median from then on, and is counted in the
+    title.
     """
     from matplotlib.figure import Figure
 
@@ -92,7 +96,7 @@ def draw_each_seed(
         for axes, (method, runs) in zip(grid.flat, values.items(), strict=False):
             lines, colour = np.atleast_2d(np.asarray(runs, dtype=np.float64)), choose_look(method).colour
             axes.plot(along, lines.T, color=colour, linewidth=0.7, alpha=0.6)
-            axes.plot(along, quartiles(lines.T, better)[1], color=colour)
+            axes.plot(along, quartiles(lines.T, "higher")[1], color=colour)
             lost = int(np.count_nonzero(~np.isfinite(lines).all(1)))
             axes.set_title(f"{method}, {lost} diverged" if lost else method)
         for column in grid.T:

@@ -24,7 +24,7 @@ from adaterm_bench.reporting.text import (
 SIGNS: dict[Verdict, str] = {"reproduced": "✓", "not reproduced": "✕", "undecided": "?"}
 NUMBER = re.compile(r"[\u2212+-]?\.?\d|[\u2212-]?∞|no value$|—$|$")
 NAME = "Results of the experiments"
-STYLE = Path(__file__).with_name("report.css")
+STYLE_FILE = Path(__file__).with_name("report.css")
 
 
 class Part(NamedTuple):
@@ -60,14 +60,14 @@ def render_single(parts: Sequence[Part]) -> str:
     body = [f"<h1>{NAME}</h1>", *_render_result(inside), *_render_claims(inside)]
     for part, anchor in zip(inside, anchors, strict=True):
         body += [f'<section id="{escape(anchor)}">', *_render_section(part, 2, f"{anchor}-"), "</section>"]
-    return _render_page(NAME, body, inside, "", style=f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>")
+    return _render_page(NAME, body, inside, "", style=f"<style>\n{STYLE_FILE.read_text(encoding='utf-8')}</style>")
 
 
 def _render_page(
     title: str, body: list[str], parts: Sequence[Part], contents: str, current: int | None = None, style: str = ""
 ) -> str:
     """A page in the style that it is given, or in that of a file beside the first page."""
-    style = style or f'<link rel="stylesheet" href="{escape((Path(contents).parent / STYLE.name).as_posix())}">'
+    style = style or f'<link rel="stylesheet" href="{escape((Path(contents).parent / STYLE_FILE.name).as_posix())}">'
     links = []
     for place, part in enumerate(parts):
         path = part.path if not contents else Path(part.path).name

@@ -2,7 +2,7 @@
 
 import json
 import re
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,12 @@ def write(sections: list[Section], results: list[Result], folder: Path, single_f
         pages = _render_pages(every, [*names, []], folder)
         for row, texts in zip(names, pictures, strict=True):
             pages |= {folder / f"figures/{name}.svg": text for name, text in zip(row, texts, strict=True)}
-        pages[folder / html.STYLE.name] = html.STYLE.read_text(encoding="utf-8")
+        pages[folder / html.STYLE_FILE.name] = html.STYLE_FILE.read_text(encoding="utf-8")
         pages[folder / "claims.json"] = json.dumps(_list_claims(sections), indent=1) + "\n"
     for path, text in pages.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    earlier = {folder / name for name in ("report.md", html.STYLE.name, "claims.json")}
+    earlier = {folder / name for name in ("report.md", html.STYLE_FILE.name, "claims.json")}
     earlier |= {*(folder / "figures").glob("*.svg")}
     for kind in ("html", "md"):
         earlier |= {*(folder / "pages").glob(f"*.{kind}")}
@@ -78,7 +78,7 @@ def _name_pages(titles: list[str]) -> list[str]:
 
 
 def _list_claims(sections: list[Section]) -> list[dict[str, Any]]:
-    """The claims for programs to read; an end of an interval that is not finite is null."""
+    """The claims for programs to read; what is not finite is a text that Python's `float` reads, no chance is null."""
     return [
         {
             "experiment": section.title,
@@ -89,21 +89,24 @@ def _list_claims(sections: list[Section]) -> list[dict[str, Any]]:
             "evidence": claim.evidence,
             "verdict": claim.verdict,
             "seeds": claim.seeds,
+            "single": claim.is_single,
             "measured": claim.what,
             "wants": f"{claim.wants} {claim.bound:g}",
-            **{
-                name: value if isfinite(value) else None
-                for name, value in (
-                    ("estimate", claim.estimate),
-                    ("low", claim.low),
-                    ("high", claim.high),
-                    ("chance", claim.chance),
-                )
-            },
+            "estimate": _write_number(claim.estimate),
+            "low": _write_number(claim.low),
+            "high": _write_number(claim.high),
+            "chance": claim.chance if isfinite(claim.chance) else None,
         }
         for section in sections
         for claim in section.claims
     ]
+
+
+def _write_number(value: float) -> float | str:
+    """JSON has no number that is not finite."""
+    if isfinite(value):
+        return value
+    return "NaN" if isnan(value) else "Infinity" if value > 0.0 else "-Infinity"
 
 
 def _slug(title: str) -> str:

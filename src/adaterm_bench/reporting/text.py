@@ -37,7 +37,10 @@ def format_chance(chance: float) -> str:
 
 
 def format_interval(claim: Claim) -> str:
-    """A claim's estimate and interval in one line, to the place that the interval's width makes meaningful."""
+    """A claim's estimate and interval in one line, to the place that the interval's width makes meaningful.
+
+    If an end would then read as the bound, which it is not, there are up to two digits more.
+    """
     if (isnan(claim.low) and isnan(claim.high)) or claim.low == claim.estimate == claim.high:
         return format_number(claim.estimate)
     if claim.low == -inf and claim.high == inf:
@@ -46,6 +49,9 @@ def format_interval(claim: Claim) -> str:
     width = claim.high - claim.low
     if all(map(isfinite, values)) and 1e-6 < width < 1e6:
         places = max(0, 1 - floor(log10(width)))
+        ends = [end for end in (claim.low, claim.high) if end != claim.bound]
+        for _ in range(2):
+            places += any(round(end, places) == round(claim.bound, places) for end in ends)
         estimate, low, high = (f"{value:.{places}f}".replace("-", "\u2212") for value in values)
     else:
         estimate, low, high = map(format_number, values)

@@ -16,6 +16,7 @@ from adaterm_bench.reporting.comparison import (
     RIVALS,
     compare_in_pairs,
     describe_change,
+    describe_interval,
     describe_middle,
     describe_spread,
     group_by_method,
@@ -25,7 +26,7 @@ from adaterm_bench.reporting.comparison import (
 from adaterm_bench.reporting.intervals import Values
 from adaterm_bench.reporting.orders import check_means, claim_orders
 from adaterm_bench.reporting.published import AS_PUBLISHED, PUBLISHED, find_published
-from adaterm_bench.reporting.statistics import mean_std
+from adaterm_bench.reporting.statistics import bootstrap_interval, mean, mean_std
 from adaterm_bench.reporting.text import format_number
 
 SHOWN = (*RIVALS, OURS)
@@ -143,25 +144,26 @@ def _tabulate_tests(results: list[Result], case: str) -> Table:
     groups = {method: _list_tests(own) for method, own in runs.items()}
     half = max((float(tests.max()) for tests in groups.values() if tests.size), default=nan) / 2
     walked = {
-        method: {result.trial.seed: _measure_share(result, half) for result in own} for method, own in runs.items()
+        method: {result.trial.seed: _measure_percentage(result, half) for result in own} for method, own in runs.items()
     }
     rows = []
     for method, tests in groups.items():
         if tests.size:
             shares = map(format_number, np.quantile(tests, QUANTILES))
-            walks = describe_middle(np.array(list(walked[method].values())), "higher")
+            own = np.array(list(walked[method].values()))
+            walks = describe_interval(bootstrap_interval(own, mean, better="higher"), own)
             rows.append([method, str(tests.size), *shares, walks, _compare_shares(walked, method)])
     columns = ["method", "episodes", *(f"{100 * share:g} % below" for share in QUANTILES)]
-    columns += ["% that walk", f"its difference from {OURS}"]
+    columns += ["mean % that walk", f"its difference from {OURS}"]
     note = (
         "All test episodes of all students: the returns below which so many of them lie. Walks: a return above half of "
-        f"the best of all, {format_number(half)}; the interquartile mean over students, and the mean "
-        f"difference of the same seeds. {HOW}"
+        f"the best of all, {format_number(half)}; the mean over students, and the mean difference of the same seeds. "
+        f"{HOW}"
     )
     return Table(f"{_name_case(case)}: returns of single episodes", columns, rows, note)
 
 
-def _measure_share(result: Result, half: float) -> float:
+def _measure_percentage(result: Result, half: float) -> float:
     """How much of a hundred test episodes a student walks in; rounded, so that equal shares cancel."""
     return round(100.0 * float(np.mean(np.asarray(result.outcome["test_returns"]) > half)), 1)
 

@@ -19,6 +19,7 @@ from adaterm_bench.experiments.test_functions.sentences import (
     DRAWBACK,
     FASTER,
     MCCORMICK,
+    MCCORMICK_CLEAN,
     MITIGATED,
     OUR_MCCORMICK,
     OURS_MISSES,
@@ -122,18 +123,17 @@ def _claim_undisturbed(name: str, fixed: Grid, varied: Grid | None) -> list[Clai
     if fixed.levels[:1] != [0.0] or not {"Adam", "AdaTerm"} <= set(fixed.values):
         return []
     what = "AdaTerm's error over Adam's, geometric mean"
-    against_equal, against_standard = (
-        [_compare_clean(grid, bound) for grid in (fixed, varied)] for bound in (1.0, STANDARD)
-    )
-    text = f"on {name} without noise, Adam ends nearer to the minimum than AdaTerm."
-    behind = _claim_twice(DRAWBACK, text, what, *against_equal, bound=1.0)
-    if name == "McCormick":
+    against_equal = [_compare_clean(grid, 1.0) for grid in (fixed, varied)]
+    if name == "McCormick":  # where both places say the same
         text = f"on {name} without noise, AdaTerm ends further from the minimum than Adam."
-        said = _claim_twice(MCCORMICK, text, what, *against_equal, bound=1.0)
-        return [*said, *_claim_little_noise(name, fixed, what), *behind]
+        said = _claim_twice(MCCORMICK_CLEAN, text, what, *against_equal, bound=1.0)
+        return [*said, *_claim_little_noise(name, fixed, what)]
     text = f"on {name} without noise, AdaTerm's error is at most {STANDARD:g} times Adam's."
+    against_standard = [_compare_clean(grid, STANDARD) for grid in (fixed, varied)]
     options: dict[str, Any] = {"bound": STANDARD, "wants": "below", "note": BOUND_IS_OURS}
-    return [*_claim_twice(UNDISTURBED, text, what, *against_standard, **options), *behind]
+    kept = _claim_twice(UNDISTURBED, text, what, *against_standard, **options)
+    text = f"on {name} without noise, Adam ends nearer to the minimum than AdaTerm."
+    return [*kept, *_claim_twice(DRAWBACK, text, what, *against_equal, bound=1.0)]
 
 
 def _compare_clean(grid: Grid | None, bound: float) -> Interval | None:
@@ -158,10 +158,14 @@ def _claim_alike(name: str, grid: Grid) -> list[Claim]:
     noisy = [place for place, level in enumerate(grid.levels) if level > 0.0]
     if not noisy or not {"Adam", "AdaBelief"} <= set(grid.values):
         return []
-    ratio = pooled_ratio(*(bound_errors(grid.values[method][noisy]) for method in ("AdaBelief", "Adam")))
+    pair = [bound_errors(grid.values[method][noisy]) for method in ("AdaBelief", "Adam")]
+    each = [pooled_ratio(*level).estimate for level in zip(*pair, strict=True)]
+    furthest = int(np.argmax(np.abs(np.log(each))))
     text = f"On {name} with noise, AdaBelief's error is like Adam's: within a factor of {ALIKE:g}."
     what = "AdaBelief's error over Adam's, geometric mean over noise levels"
-    return [make_claim(ALIKE_WITH_NOISE, text, what, ratio, bound=ALIKE, wants="within", note="The factor is ours.")]
+    note = f"The factor is ours. Furthest from 1 with {format_share(grid.levels[noisy[furthest]])} noise: "
+    note += format_number(each[furthest])
+    return [make_claim(ALIKE_WITH_NOISE, text, what, pooled_ratio(*pair), bound=ALIKE, wants="within", note=note)]
 
 
 def _claim_found(errors: dict[str, Grid], varied: dict[str, Grid]) -> list[Claim]:
@@ -205,15 +209,21 @@ def _claim_fast(name: str, paths: dict[str, Result], arrivals: Grid | None) -> l
             same = _compare_steps(*(np.array([find_arrival(paths[method], name)]) for method in both))
         if arrivals is not None and set(both) <= set(arrivals.values):
             moved = _compare_steps(*(arrivals.at(method, 0.0) for method in both))
-        never = sum(interval.diverged for interval in (same, moved) if interval)
-        note = "The distance is ours."
-        if never:
-            note += f" {never} searches, of both methods and from all starts, never came so near."
         text = f"on {name} without noise, AdaTerm comes near the minimum in fewer steps than {rival}."
         what = f"median steps to within {MISSED:g} of the minimum, {rival} to AdaTerm"
-        same, moved = (interval and interval._replace(diverged=0) for interval in (same, moved))
-        claims += _claim_twice(FASTER, text, what, same, moved, bound=1.0, note=note)
+        if same is not None:
+            claims.append(_claim_same(FASTER, text, what, *_tell_arrivals(same), bound=1.0))
+        if moved is not None:
+            claims.append(_claim_moved(FASTER, text, what, *_tell_arrivals(moved), bound=1.0))
     return claims
+
+
+def _tell_arrivals(steps: Interval) -> tuple[Interval, str]:
+    """Searches that never arrive have not diverged: the interval without them, and a note that counts them."""
+    never = f" Of {2 * steps.seeds} searches, of both methods, {steps.diverged} never came so near." * bool(
+        steps.diverged
+    )
+    return steps._replace(diverged=0), f"The distance is ours.{never}"
 
 
 def _compare_steps(rival: Values, ours: Values) -> Interval:
@@ -231,16 +241,22 @@ def find_arrival(result: Result, name: str) -> float:
 def _claim_twice(
     sentence: Sentence, text: str, what: str, same: Interval | None, moved: Interval | None, **options: Any
 ) -> list[Claim]:
-    """From the paper's start, of which there is one search and no interval; and, as ours, from starts near it."""
-    claims, note = [], options.pop("note", "")
-    if same is not None:
-        exact = same._replace(low=same.estimate, high=same.estimate, seeds=0, chance=nan)
-        claim = make_claim(sentence, f"{text[:1].upper()}{text[1:]}", what, exact, **options)
-        claims.append(replace(claim, note=f"{ONE_SEARCH} {note}".strip()))
-    if moved is not None:
-        ours = Sentence(f"From other starts, too: {sentence.family}")
-        claims.append(make_claim(ours, f"From other starts, {text}", what, moved, note=note, **options))
-    return claims
+    """From the paper's start, and from starts near it."""
+    ends = ((_claim_same, same), (_claim_moved, moved))
+    return [claim(sentence, text, what, interval, **options) for claim, interval in ends if interval is not None]
+
+
+def _claim_same(sentence: Sentence, text: str, what: str, interval: Interval, note: str = "", **options: Any) -> Claim:
+    """From the paper's start, of which there is one search and no interval."""
+    exact = interval._replace(low=interval.estimate, high=interval.estimate, seeds=0, chance=nan)
+    claim = make_claim(sentence, f"{text[:1].upper()}{text[1:]}", what, exact, **options)
+    return replace(claim, note=f"{ONE_SEARCH} {note}".strip())
+
+
+def _claim_moved(sentence: Sentence, text: str, what: str, interval: Interval, note: str = "", **options: Any) -> Claim:
+    """From starts near the paper's, which is a claim of ours."""
+    ours = Sentence(f"From other starts, too: {sentence.family}")
+    return make_claim(ours, f"From other starts, {text}", what, interval, note=note, **options)
 
 
 def bound_errors(values: Values) -> Values:

@@ -17,6 +17,7 @@ UNDISTURBED = Sentence(
 MCCORMICK = Sentence(
     "On McCormick with little noise AdaTerm is less accurate.", "section 5.1, figure 8; appendix C", FIGURE
 )
+MCCORMICK_CLEAN = MCCORMICK._replace(place="sections 5.1 and 7.1, figure 8; appendix C")  # both say so of no noise
 DRAWBACK = Sentence("Without noise, Adam, which is not robust, is ahead of AdaTerm.", "section 7.1, figure 8", FIGURE)
 ALIKE_WITH_NOISE = Sentence(
     "With noise, AdaBelief is similar to Adam.", "appendix C", "stated, and left out of figures"
