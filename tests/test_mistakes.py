@@ -59,6 +59,11 @@ MISTAKES = {
         TypeError,
         r"TAdam got an unexpected keyword argument 'maximise': did you mean 'maximize'\?",
     ),
+    "an option that is near one of AdamW's": (
+        lambda: RobustAdamW(model().parameters(), amsgard=True),
+        TypeError,
+        r"did you mean 'amsgrad'\? Its options are lr, betas, eps, weight_decay, amsgrad, dof, (?!.*decoupled)",
+    ),
     "an option of another name": (
         lambda: AdaTerm(model().parameters(), learning_rate=1e-3),
         TypeError,
@@ -82,7 +87,7 @@ MISTAKES = {
     "betas by position": (
         lambda: AdaTerm(model().parameters(), 1e-3, (0.9, 0.999)),
         ValueError,
-        r"beta=\(0\.9, 0\.999\) is not possible: beta must be a number in \[0, 1\)",
+        r"beta=\(0\.9, 0\.999\) is not possible: beta must be one number in \[0, 1\), the decay of all",
     ),
     "beta where there are two": (
         lambda: RobustAdamW(model().parameters(), beta=0.9),

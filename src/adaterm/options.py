@@ -1,5 +1,6 @@
 """The options that every torch optimizer here shares."""
 
+import inspect
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -84,14 +85,18 @@ def name_options(options: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(options))
 
 
-def refuse_unknown_options(optimizer: str, given: Iterable[str], known: list[str]) -> None:
+def refuse_unknown_options(optimizer: type, given: Iterable[str]) -> None:
     """Raise a TypeError, as Python would, that says which option may be meant and which there are."""
+    known = [name for name in inspect.signature(optimizer).parameters if name != "params"]
+    if "modes" in known:
+        known[known.index("modes") :] = Modes.__annotations__
     for name in given:
-        if name not in (*known, "params", "amsgrad"):  # the last is refused with a reason, where Adam has it
+        if name not in (*known, "params"):
             close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, known, 1)
             advice = f": did you mean {close[0]!r}?" if close and close[0] in known else "."
             raise TypeError(
-                f"{optimizer} got an unexpected keyword argument {name!r}{advice} Its options are {', '.join(known)}"
+                f"{optimizer.__name__} got an unexpected keyword argument {name!r}{advice} "
+                f"Its options are {', '.join(known)}"
             )
 
 

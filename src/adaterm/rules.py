@@ -65,7 +65,7 @@ class AdaTermRule:
     Rates: ClassVar[type[Any]] = AdaTermRates
 
     def __post_init__(self) -> None:
-        require_number("beta", self.beta, 0.0, 1.0, "a number in [0, 1)")
+        require_number("beta", self.beta, 0.0, 1.0, "one number in [0, 1), the decay of all averages")
         # eps^2 is the least scale, so it must be a normal float32.
         require_number("eps", self.eps, 1.1e-19, inf, "a finite number of at least 1.1e-19")
         require(_is_dof(self.min_dof), "min_dof", self.min_dof, "a positive number below 1e30, or inf")
