@@ -301,6 +301,7 @@ def test_pages_fit_and_ask_no_other_host(site, address, browser, size, scheme):
     wide = []
     for page in list_pages(site):
         browser.open(address + page)
+        browser.wait("return !document.querySelector('.md-typeset > table:not([class])')")  # it is made to scroll first
         width = browser.run("return document.documentElement.scrollWidth")
         wide += [f"{page}: {width}"] if width > size[0] else []
         assert not browser.complaints(), page
