@@ -1,12 +1,15 @@
-"""The code on the pages of docs/recipes runs as it stands there, and does what the pages say."""
+"""The code on the pages of docs/recipes runs as it stands there, and with AdaTerm, and does what the pages say."""
 
 import importlib.util
 import inspect
 import re
 import subprocess
 import sys
+import textwrap
 import types
+import warnings
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -19,22 +22,58 @@ PAGES = ROOT / "docs/recipes"
 pytestmark = pytest.mark.filterwarnings("ignore")  # what the frameworks warn of is theirs
 
 
-ONLY_ADATERMS = re.compile(r',? ?"?(init_scale|decoupled_weight_decay)"?[:=] ?("gradient"|True)')
-"""Options on the pages that RobustAdamW does not have, or need."""
+WITH_ADATERM = {
+    r", max_norm=1\.0": "",
+    r"(RobustAdamW\b.*?, lr=1e-\d)": r'\1, init_scale="gradient"',
+    r'"max_norm": 1\.0': '"init_scale": "gradient", "decoupled_weight_decay": True',  # Hugging Face Trainer
+    r'\{"max_norm": 0\.5.*?\}': '{"init_scale": "gradient"}',  # Stable-Baselines3
+    r"has_betas=True": 'has_betas=False, defaults={"init_scale": "gradient", "decoupled_weight_decay": True}',  # timm
+    r"robustadamw": "adaterm",
+    r"RobustAdamW": "AdaTerm",
+}
+"""What the pages say is to be written for AdaTerm, in place of what they show."""
+CLIPS = pytest.mark.parametrize("clips", [False, True], ids=["as shown", "clipping before"])
+STEP = re.compile(r"^( *)(?:optimizer|scaler)\.step\(.*\n", re.MULTILINE)
 
 
-@pytest.fixture(params=[AdaTerm, RobustAdamW], ids=lambda kind: kind.__name__)
+@pytest.fixture(params=[RobustAdamW, AdaTerm], ids=lambda kind: kind.__name__)
 def kind(request):
-    """The optimizer on the page, and another in its place."""
+    """The optimizer on the page, and the other one in its place."""
     return request.param
 
 
-def blocks(page, kind):
-    """The page's Python blocks, in order, with an optimizer in place of AdaTerm."""
-    text = (PAGES / f"{page}.md").read_text()
-    if kind is not AdaTerm:
-        text = ONLY_ADATERMS.sub("", text).replace("AdaTerm", kind.__name__)
-    return [block.split("```")[0] for block in text.split("```python\n")[1:]]
+def read_blocks(page):
+    """The page's Python blocks, in order."""
+    return re.findall(r"^```python\n(.*?)^```$", (PAGES / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def adapt(code, kind):
+    """The code as it stands for RobustAdamW, and with AdaTerm as the pages say."""
+    for pattern, replacement in WITH_ADATERM.items() if kind is AdaTerm else ():
+        code = re.sub(pattern, replacement, code)
+    return code
+
+
+def clip(page, code):
+    """The code with the framework's clipping: a setting, or the page's last block, which clips and steps."""
+    if "gradient_clip_val" in code:
+        return code.replace("gradient_clip_val=None", "gradient_clip_val=1.0")
+    block = read_blocks(page)[-1]
+    assert "clip_grad_norm_" in block
+    assert len(STEP.findall(code)) == 1
+    return STEP.sub(lambda step: textwrap.indent(block, step[1]), code)
+
+
+def record(monkeypatch, owner):
+    """What `clip_grad_norm_` will return."""
+    norms, real = [], owner.clip_grad_norm_
+
+    def clip_grad_norm_(*args, **options):
+        norms.append(real(*args, **options))
+        return norms[-1]
+
+    monkeypatch.setattr(owner, "clip_grad_norm_", clip_grad_norm_)
+    return norms
 
 
 def wanted(package, source="'adaterm[frameworks]'"):
@@ -45,14 +84,19 @@ def wanted(package, source="'adaterm[frameworks]'"):
 
 @pytest.fixture
 def execute(tmp_path, monkeypatch, kind):
-    """Runs a page's first block in an empty folder, and gives the names it leaves."""
+    """Runs a page's first block in an empty folder, and gives the names it leaves; nothing of ours warns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true" if not torch.cuda.is_available() else "false")
 
-    def run(page):
+    def run(page, clips=False):
+        code = adapt(read_blocks(page)[0], kind)
         names = {"__name__": "recipe"}
-        exec(compile(blocks(page, kind)[0], f"{page}.md", "exec"), names)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            exec(compile(clip(page, code) if clips else code, f"{page}.md", "exec"), names)
+        ours = [message for message in (str(each.message) for each in caught) if message.startswith("adaterm.")]
+        assert bool(ours) == (clips and kind is RobustAdamW and "MonitorCallback" in code), ours
         return names
 
     yield run
@@ -77,6 +121,13 @@ def assert_equal_states(left, right):
         assert torch.equal(one, other)
 
 
+def assert_as_shown(optimizer, kind, **options):
+    """The optimizer has the options that its page shows, or says it needs with AdaTerm."""
+    assert type(optimizer) is kind
+    options = {"init_scale": "gradient"} if kind is AdaTerm else options
+    assert all(options.items() <= group.items() for group in optimizer.param_groups)
+
+
 def steps(optimizer):
     return {int(entry["step"]) for entry in optimizer.state_dict()["state"].values()}
 
@@ -89,7 +140,7 @@ def assert_learned(losses):
 
 def test_swa(execute, kind):
     names = execute("swa")
-    assert type(names["optimizer"]) is kind
+    assert_as_shown(names["optimizer"], kind, max_norm=None)
     assert steps(names["optimizer"]) == {12 * 8}
     assert names["optimizer"].param_groups[0]["lr"] == pytest.approx(2e-3)
     assert int(names["swa"].n_averaged) == 6
@@ -101,13 +152,19 @@ def test_swa(execute, kind):
         assert torch.nn.functional.mse_loss(averaged(inputs), inputs.sum(1, keepdim=True)) < first / 4
 
 
-def test_gradscaler(execute, kind):
-    names = execute("gradscaler")
+@CLIPS
+def test_gradscaler(execute, kind, clips, monkeypatch):
+    norms = record(monkeypatch, torch.nn.utils)
+    names = execute("gradscaler", clips)
     optimizer, scaler = names["optimizer"], names["scaler"]
-    assert type(optimizer) is kind
+    assert_as_shown(optimizer, kind, max_norm=1.0)
     assert 0 < max(steps(optimizer)) <= 60
     assert scaler.get_scale() > 1.0
-    assert torch.stack(names["norms"]).median() < 1e3  # of gradients, not of gradients times 65,536
+    assert len(norms) == clips * 60
+    assert not clips or torch.stack(norms).median() < 1e3  # of gradients, not of gradients times 65,536
+    if kind is RobustAdamW:  # so is the limit: gradients times 65,536 would be clipped to next to nothing
+        means = [entry["exp_avg"] for entry in optimizer.state_dict()["state"].values()]
+        assert 1e-3 < torch.nn.utils.get_total_norm(means) <= 1.0
     assert_learned(names["losses"])
     loaded = torch.load("checkpoint.pt")
     again = kind(names["model"].named_parameters())
@@ -116,12 +173,12 @@ def test_gradscaler(execute, kind):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_gradscaler_with_both_kinds_of_engine_skips_and_goes_on(fused):
+def test_gradscaler_with_both_kinds_of_engine_skips_and_goes_on(fused, kind):
     """What the page says of unscaling, clipping and skipped steps."""
     if fused:
         wanted("numba", "'adaterm[cpu]'")
     parameter = torch.nn.Parameter(torch.ones(4))
-    optimizer = AdaTerm([parameter], fused=fused, init_scale="gradient")
+    optimizer = kind([parameter], fused=fused, **({"init_scale": "gradient"} if kind is AdaTerm else {"max_norm": 1.0}))
     assert optimizer._step_supports_amp_scaling == fused
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     for factor, clip in ((float("inf"), False), (1.0, False), (1.0, True), (float("inf"), True)):
@@ -137,6 +194,8 @@ def test_gradscaler_with_both_kinds_of_engine_skips_and_goes_on(fused):
         assert torch.equal(before, parameter) == (factor != 1.0)
     assert steps(optimizer) == {2}
     assert optimizer.statistics()[parameter].trust.isnan() == fused
+    if kind is RobustAdamW:
+        assert optimizer.batch_statistics().trust.isnan() == fused
 
 
 def test_huggingface_trainer(execute, kind):
@@ -145,7 +204,8 @@ def test_huggingface_trainer(execute, kind):
     straight, resumed = names["trainer"], names["resumed"]
     for trainer in (straight, resumed):
         inner = trainer.optimizer.optimizer
-        assert type(inner) is kind
+        assert_as_shown(inner, kind, max_norm=1.0)
+        assert trainer.args.max_grad_norm == 0.0
         assert steps(inner) == {12}
         assert [group["weight_decay"] for group in inner.param_groups] == [0.01, 0.0]
         assert inner.param_groups[0]["decoupled_weight_decay"]
@@ -162,13 +222,17 @@ def test_huggingface_trainer(execute, kind):
     assert {sample.sample for sample in first.aberrant_samples(None)} <= set(range(128))
 
 
-def test_accelerate(execute, kind):
+@CLIPS
+def test_accelerate(execute, kind, clips, monkeypatch):
     wanted("accelerate")
-    names = execute("accelerate")
+    from accelerate import Accelerator
+
+    norms = record(monkeypatch, Accelerator)
+    names = execute("accelerate", clips)
     inner = names["optimizer"].optimizer
-    assert type(inner) is kind
-    assert len(names["norms"]) == 4 * 8
-    assert max(names["norms"]) > 1.0  # some were clipped
+    assert_as_shown(inner, kind, max_norm=1.0)
+    assert len(norms) == clips * 4 * 8
+    assert not clips or max(norms) > 1.0  # some were clipped
     assert_learned(names["losses"])
     assert set(names["trust"]) == set(names["model"].parameters())
     assert steps(inner) == {2 * 8}  # the checkpoint's, after load_state
@@ -177,17 +241,20 @@ def test_accelerate(execute, kind):
 
 
 FSDP_ON_CPU = """
-import accelerate.state as state, torch
+import accelerate, accelerate.state as state, torch
 # Accelerate shards on accelerators alone; here two processes on a CPU are to pass for two of them.
 state.PartialState._prepare_backend = lambda self, *a, **k: ("gloo", state.DistributedType.MULTI_GPU)
 def set_device(self):
     self.device = torch.device("cpu")
 state.PartialState.set_device = set_device
+norms, clip = [], accelerate.Accelerator.clip_grad_norm_
+accelerate.Accelerator.clip_grad_norm_ = lambda *args: norms.append(clip(*args))
 """
 FSDP_CHECKS = """
 from torch.distributed.tensor import DTensor
 assert accelerator.is_fsdp2
 assert type(optimizer.optimizer).__name__ == KIND
+assert len(norms) == CLIPPED, norms
 assert all(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"])
 assert {int(entry["step"]) for entry in optimizer.state.values()} == {32}, optimizer.state
 assert all(torch.tensor(losses).isfinite()) and sum(losses[-4:]) < sum(losses[:4]), losses
@@ -212,10 +279,14 @@ torch.distributed.destroy_process_group()
 """
 
 
-def test_accelerate_fsdp2(tmp_path, kind):
+@CLIPS
+def test_accelerate_fsdp2(tmp_path, kind, clips):
     wanted("accelerate")
     script = tmp_path / "sharded.py"
-    script.write_text(f"{FSDP_ON_CPU}\nKIND = {kind.__name__!r}\n" + blocks("accelerate", kind)[1] + FSDP_CHECKS)
+    code = adapt(read_blocks("accelerate")[1], kind)
+    code = clip("accelerate", code) if clips else code
+    known = f"KIND, CLIPPED = {kind.__name__!r}, {clips * 32}\n"
+    script.write_text(FSDP_ON_CPU + known + code + FSDP_CHECKS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -226,7 +297,7 @@ def test_lightning(execute, kind):
     wanted("lightning")
     names = execute("lightning")
     straight, resumed = names["trainer"], names["resumed"]
-    assert type(straight.optimizers[0]) is kind
+    assert_as_shown(straight.optimizers[0], kind, max_norm=1.0)
     assert steps(resumed.optimizers[0]) == {48}
     assert straight.callback_metrics["loss"].isfinite()
     saved = torch.load("half.ckpt")["optimizer_states"][0]
@@ -234,7 +305,8 @@ def test_lightning(execute, kind):
     assert_equal_states(saved, names["first_half"].optimizers[0])
 
 
-def test_lightning_resumes_exactly_and_clips(execute):
+@CLIPS
+def test_lightning_resumes_exactly_and_clips_if_told_to(execute, clips):
     wanted("lightning")
     import lightning
 
@@ -247,7 +319,7 @@ def test_lightning_resumes_exactly_and_clips(execute):
 
             trainer.optimizers[0].register_step_post_hook(look)
 
-    names = execute("lightning")
+    names = execute("lightning", clips)
     make_trainer, loader, module = (names[name] for name in ("make_trainer", "loader", "Regression"))
     first, second = module(), module()
     second.load_state_dict(first.state_dict())
@@ -258,10 +330,10 @@ def test_lightning_resumes_exactly_and_clips(execute):
     half.save_checkpoint("again.ckpt")
     resumed.fit(module(), loader, ckpt_path="again.ckpt")
     assert_equal_states(straight.optimizers[0], resumed.optimizers[0])
-    assert 0.999 < max(norms) < 1.001
+    assert 0.999 < max(norms) < 1.001 if clips else max(norms) > 1.1
 
 
-def test_lightning_clips_unless_fused_was_asked_for():
+def test_lightning_clips_unless_fused_was_asked_for(kind):
     """What the page says of "16-mixed"."""
     wanted("lightning")
     wanted("numba", "'adaterm[cpu]'")
@@ -270,10 +342,10 @@ def test_lightning_clips_unless_fused_was_asked_for():
     plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     parameter = torch.nn.Parameter(torch.zeros(4))
     parameter.grad = torch.full((4,), 100.0)
-    plugin.clip_gradients(AdaTerm([parameter]), clip_val=1.0)
+    plugin.clip_gradients(kind([parameter]), clip_val=1.0)
     assert parameter.grad.norm() == pytest.approx(1.0, rel=1e-3)
     with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
-        plugin.clip_gradients(AdaTerm([parameter], fused=True), clip_val=1.0)
+        plugin.clip_gradients(kind([parameter], fused=True), clip_val=1.0)
 
 
 def test_timm(execute, kind, monkeypatch):
@@ -287,7 +359,7 @@ def test_timm(execute, kind, monkeypatch):
         monkeypatch.setitem(sys.modules, "timm.models", models)
     names = execute("timm")
     optimizer = names["optimizer"]
-    assert type(optimizer) is kind
+    assert_as_shown(optimizer, kind, max_norm=None)
     assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.0, 0.05]
     assert all(group["decoupled_weight_decay"] for group in optimizer.param_groups)
     assert {group.get("init_scale") for group in optimizer.param_groups} == {"gradient" if kind is AdaTerm else None}
@@ -300,7 +372,8 @@ def test_stable_baselines3(execute, kind):
     names = execute("stable-baselines3")
     model, loaded = names["model"], names["loaded"]
     for algorithm in (model, loaded):
-        assert type(algorithm.policy.optimizer) is kind
+        assert_as_shown(algorithm.policy.optimizer, kind, max_norm=0.5, eps=1e-5, weight_decay=0.0)
+        assert algorithm.max_grad_norm == inf
         assert algorithm.policy.optimizer.param_groups[0]["lr"] == 3e-4
     assert steps(model.policy.optimizer) == {4 * 2 * 10}  # rollouts, batches, epochs
     assert steps(loaded.policy.optimizer) == {(4 + 2) * 2 * 10}
@@ -323,9 +396,24 @@ def test_torchao(execute, kind):
         pytest.skip(f"the signature of torchao {version('torchao')} is as used; CPUOffloadOptimizer needs CUDA to run")
     names = execute("torchao")
     inner = [*names["optimizer"].optim_dict.values(), names["optimizer"].d_opt]
-    assert all(type(optimizer) is kind for optimizer in inner)
+    assert len(inner) == 1 + 1  # one for the large tensor, one for the others
+    for optimizer in inner:
+        assert_as_shown(optimizer, kind, max_norm=None)
     assert all(steps(optimizer) == {20} for optimizer in inner)
     assert_learned(names["losses"])
+
+
+@pytest.mark.parametrize("page", [page.stem for page in sorted(PAGES.glob("*.md")) if page.name != "README.md"])
+def test_a_page_shows_robust_adamw_and_does_not_clip_before_it(page):
+    """Clipping stands in a last block of its own, for AdaTerm."""
+    shown = [block for block in read_blocks(page) if "import" in block]
+    assert shown
+    for block in shown:
+        code = re.sub(r"#.*", "", block)
+        assert "RobustAdamW" in code
+        assert "AdaTerm" not in code
+        assert not re.search(r"clip_grad|unscale_|gradient_clip_val=[^N]|max_grad_norm=[^0f]|init_scale", code)
+        assert not re.search("RobustAdamW|max_norm", re.sub(r"#.*|max_grad_norm", "", adapt(block, AdaTerm)))
 
 
 def test_every_page_is_in_the_index_and_tested():
@@ -334,4 +422,4 @@ def test_every_page_is_in_the_index_and_tested():
     for page in PAGES.glob("*.md"):
         if page.name != "README.md":
             assert f"({page.name})" in index
-            assert f'execute("{page.stem}")' in tests
+            assert re.search(rf'execute\("{page.stem}"[,)]', tests)
