@@ -33,8 +33,10 @@ OUTCOMES = ("loss", "second_loss", "bad_excluded_later", "good_excluded_later", 
 USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
 SPREAD = "LEAST_SPREAD = 0.35"
 TRUST = ("belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0", "belongs = 1.0 / (1.0")
-EXCESS = ("exp(note - usual - batch.excess)", "exp(note - usual)")
+EXCESS = (" + batch.excess\n", "\n")
 MOVES = "moves = pace.lr * trust"
+FIRST = "ENOUGH = 10 "
+LEVEL = ("quantile(ordered, 0.5), 0.0)\n", "at_least(quantile(ordered, 0.5), 0.0), 0.0)\n")
 
 
 class Variant(NamedTuple):
@@ -57,6 +59,12 @@ VARIANTS = {
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
     "weights slow no move": Variant(replaced=((MOVES, "moves = pace.lr * batch.trust * valid"),)),
+    "nothing is usual before 50 values": Variant(replaced=((FIRST, "ENOUGH = 50 "),)),
+    "nothing is usual before 100 values": Variant(replaced=((FIRST, "ENOUGH = 100 "),)),
+    "the usual level is 0 at least": Variant(replaced=(LEVEL,)),
+    "the usual level is 0 at least, nothing is usual before 50 values": Variant(
+        replaced=(LEVEL, (FIRST, "ENOUGH = 50 "))
+    ),
     "threshold 2": Variant("threshold=2"),
     "threshold 4": Variant("threshold=4"),
     "dof 1": Variant("dof=1"),

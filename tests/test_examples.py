@@ -120,6 +120,14 @@ def test_the_page_of_choices_has_the_losses_of_the_first_version():
         assert f"<!-- language.{method} -->{row}<!-- -->" in page
 
 
+def test_the_variants_that_can_be_tried_are_of_the_present_equations(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    program = importlib.import_module("robust_variants")
+    equations = (ROOT / "src" / program.EQUATIONS).read_text()
+    for name, variant in program.VARIANTS.items():
+        assert all(equations.count(text) == 1 for text, _ in variant.replaced), name
+
+
 def test_the_page_of_choices_has_what_was_tried():
     page = (ROOT / "docs/robust_adamw_choices.md").read_text()
     noises = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %", "bursts 10 %")
