@@ -271,36 +271,41 @@ def test_the_reference_names_what_is_public_before_the_site_is_built():
     assert named == set(adaterm.__all__) <= described
 
 
-def read_glitches():
-    """Rows of the arena's table of PPO: returns over the run, and paired differences from SB3's own settings."""
-    table, shown, base = load("examples/rl_sb3.json")["table"], {}, "Adam, clipped to 0.5"
-    for method in table["clean"]:
+def compare_in_pairs(example, base, measure, style):
+    """Rows of a table: the mean of ten paired seeds for each condition, and its difference from the base's."""
+    record = load(f"examples/{example}.json")
+    assert record["settings"]["seeds"] == 10
+    shown, ends = {}, {}
+    for method in record["table"]["clean"]:
         cells = []
-        for rows in table.values():
-            pairs = zip(rows[method]["curves"], rows[base]["curves"], strict=True)
-            apart = torch.tensor([sum(ours) / len(ours) - sum(theirs) / len(theirs) for ours, theirs in pairs])
+        for condition, rows in record["table"].items():
+            ours, theirs = (torch.tensor([measure(curve) for curve in rows[name]["curves"]]) for name in (method, base))
+            apart = ours - theirs
             middle, half = apart.mean().item(), 2.262 * apart.std().item() / 10**0.5  # Student's, of ten seeds
-            ends = f"; {middle:+.0f} ({middle - half:+.0f} to {middle + half:+.0f})" if method != base else ""
-            cells.append(f"{rows[method]['over the run']['mean']:.0f}{ends}".replace("-", "\u2212"))
-        shown[f"glitch.{method}"] = " | ".join(cells)
-    return shown
+            interval = f"; {middle:+{style}} ({middle - half:+{style}} to {middle + half:+{style}})"
+            cells.append(f"{ours.mean().item():{style}}{interval if method != base else ''}".replace("-", "\u2212"))
+            ends[method, condition] = middle - half, middle + half
+        shown[method] = " | ".join(cells)
+    return shown, {key: interval for key, interval in ends.items() if interval[0] * interval[1] > 0.0}
 
 
 def test_the_arena_has_the_returns_with_a_glitching_sensor():
     """And the words below the table say what the intervals do."""
-    shown = read_glitches()
-    assert load("examples/rl_sb3.json")["settings"]["seeds"] == 10
-    assert_numbers("docs/arena.md", shown)
-    ends = {}
-    for method, row in shown.items():
-        for condition, cell in zip(("clean", "rewards", "observations"), row.split(" | "), strict=True):
-            if interval := re.search(r"\((\S+) to (\S+)\)", cell):
-                ends[method, condition] = [float(end.replace("\u2212", "-")) for end in interval.groups()]
-    decided = {key for key, (low, high) in ends.items() if low * high > 0.0}
-    behind, ahead = ("glitch.RobustAdamW", "rewards"), ("glitch.RobustAdamW", "observations")
-    clipped = ("glitch.RobustAdamW, max_norm=0.5", "observations")
-    assert decided == {behind, ahead, clipped, ("glitch.Adam, not clipped", "observations")}
-    assert ends[behind][1] < 0.0 < ends[ahead][0]
+    shown, decided = compare_in_pairs("rl_sb3", "Adam, clipped to 0.5", lambda curve: sum(curve) / len(curve), ".0f")
+    assert_numbers("docs/arena.md", {f"glitch.{method}": row for method, row in shown.items()})
+    behind, ahead = ("RobustAdamW", "rewards"), ("RobustAdamW", "observations")
+    clipped = ("RobustAdamW, max_norm=0.5", "observations")
+    assert decided.keys() == {behind, ahead, clipped, ("Adam, not clipped", "observations")}
+    assert decided[behind][1] < 0.0 < decided[ahead][0]
+
+
+def test_the_arena_has_the_accuracies_of_the_fine_tuning():
+    """RobustAdamW is shown to be behind without bad batches, and nobody to be ahead."""
+    shown, decided = compare_in_pairs("finetune_trainer", "AdamW, clipped to 1", lambda curve: 100.0 * curve[-1], ".1f")
+    assert_numbers("docs/arena.md", {f"finetune.{method}": row for method, row in shown.items()})
+    assert all(high < 0.0 for _, high in decided.values())
+    ours = {("RobustAdamW", "clean"), ("RobustAdamW, max_norm=1", "clean")}
+    assert decided.keys() == ours | {("Adam", "wrong labels"), ("AdaTerm", "wrong labels")}
 
 
 def read_slow_start():
