@@ -36,7 +36,10 @@ TRUST = ("belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0", "belongs = 1.0 / 
 EXCESS = (" + batch.excess\n", "\n")
 MOVES = "moves = pace.lr * trust"
 FIRST = "ENOUGH = 10 "
-LEVEL = ("quantile(ordered, 0.5), 0.0)\n", "at_least(quantile(ordered, 0.5), 0.0), 0.0)\n")
+LEVEL = (  # the spread stays that around the median
+    ("quantile(ordered, 0.5), 0.0)\n", "at_least(quantile(ordered, 0.5), 0.0), 0.0)\n"),
+    ("at_least(usual - quantile(ordered, BELOW)", "at_least(quantile(ordered, 0.5) - quantile(ordered, BELOW)"),
+)
 
 
 class Variant(NamedTuple):
@@ -57,13 +60,14 @@ VARIANTS = {
     "none in a row is taken": Variant(replaced=(("ROW = 7", "ROW = 1000"),)),
     "tensors of a minority have weights": Variant(replaced=(EXCESS,)),
     "weights against the 0.7-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.7")),)),
+    "weights against the 0.9-quantile": Variant(replaced=((USUAL, USUAL.replace("0.5", "0.9")),)),
     "weights against the median, even below 0": Variant(replaced=((USUAL, "quantile(sort(window), 0.5)"),)),
     "weights slow no move": Variant(replaced=((MOVES, "moves = pace.lr * batch.trust * valid"),)),
     "nothing is usual before 50 values": Variant(replaced=((FIRST, "ENOUGH = 50 "),)),
     "nothing is usual before 100 values": Variant(replaced=((FIRST, "ENOUGH = 100 "),)),
-    "the usual level is 0 at least": Variant(replaced=(LEVEL,)),
+    "the usual level is 0 at least": Variant(replaced=LEVEL),
     "the usual level is 0 at least, nothing is usual before 50 values": Variant(
-        replaced=(LEVEL, (FIRST, "ENOUGH = 50 "))
+        replaced=(*LEVEL, (FIRST, "ENOUGH = 50 "))
     ),
     "threshold 2": Variant("threshold=2"),
     "threshold 4": Variant("threshold=4"),
@@ -126,11 +130,12 @@ def find_rate(folder: Path) -> float:
 
 def show(runs_by_name: dict[str, list[dict[str, Any]]], noises: list[str]) -> None:
     """The means of the losses, one row a variant."""
-    print(f"{'':42}" + "".join(f"{noise:>16}" for noise in noises))
+    width = max(map(len, runs_by_name))
+    print(f"{'':{width}}" + "".join(f"{noise:>16}" for noise in noises))
     for name, runs in runs_by_name.items():
         losses = [[run["loss"] for run in runs if run["noise"] == noise] for noise in noises]
         means = [f"{sum(column) / len(column):.4f} ({len(column)})" if column else "none" for column in losses]
-        print(f"{name:42}" + "".join(f"{mean:>16}" for mean in means))
+        print(f"{name:{width}}" + "".join(f"{mean:>16}" for mean in means))
 
 
 def main() -> None:

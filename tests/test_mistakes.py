@@ -48,6 +48,13 @@ def load(kind, state):
     kind(model().parameters()).load_state_dict(state)
 
 
+class Counted(RobustAdamW):
+    """A user's own, which overrides how it is made."""
+
+    def __new__(cls, *args, **options):
+        return super().__new__(cls, *args, **options)
+
+
 MISTAKES = {
     "a misspelt option": (
         lambda: RobustAdamW(model().parameters(), tresh=3),
@@ -62,7 +69,17 @@ MISTAKES = {
     "an option that is near one of AdamW's": (
         lambda: RobustAdamW(model().parameters(), amsgard=True),
         TypeError,
-        r"did you mean 'amsgrad'\? Its options are lr, betas, eps, weight_decay, amsgrad, dof, (?!.*decoupled)",
+        r"'amsgard'\. Its options are lr, betas, eps, weight_decay, dof, (?!.*(amsgrad|decoupled))",
+    ),
+    "AdaTerm's switch for AdamW's decay": (
+        lambda: RobustAdamW(model().parameters(), decoupled_weight_decay=True),
+        TypeError,
+        r"'decoupled_weight_decay': its weight decay is decoupled in any case\.",
+    ),
+    "a misspelt option of a user's own optimizer": (
+        lambda: Counted(model().parameters(), lr=1e-3, treshold=3),
+        TypeError,
+        r"Counted got an unexpected keyword argument 'treshold': did you mean 'threshold'\?",
     ),
     "an option of another name": (
         lambda: AdaTerm(model().parameters(), learning_rate=1e-3),

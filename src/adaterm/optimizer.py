@@ -65,7 +65,7 @@ class RobustOptimizer(Optimizer):
         if "betas" in kwargs and "beta" in cls._rule_options:
             raise TypeError(f"{cls.__name__} has one decay for all averages: pass beta=0.9, not betas")
         if cls.__init__.__module__.startswith("adaterm."):  # a user's own may take more
-            refuse_unknown_options(cls, kwargs)
+            refuse_unknown_options(cls.__name__, cls.__init__, kwargs)
         return super().__new__(cls)
 
     def __init__(self, params: ParamsT, rule: Rule, common: Common) -> None:

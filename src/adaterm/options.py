@@ -3,7 +3,7 @@
 import inspect
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import inf
@@ -85,18 +85,20 @@ def name_options(options: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(options))
 
 
-def refuse_unknown_options(optimizer: type, given: Iterable[str]) -> None:
+def refuse_unknown_options(optimizer: str, make: Callable[..., None], given: Iterable[str]) -> None:
     """Raise a TypeError, as Python would, that says which option may be meant and which there are."""
-    known = [name for name in inspect.signature(optimizer).parameters if name != "params"]
+    known = list(inspect.signature(make).parameters)
     if "modes" in known:
         known[known.index("modes") :] = Modes.__annotations__
+    offered = [name for name in known if name not in ("self", "params", "amsgrad")]  # the last is there to be refused
     for name in given:
-        if name not in (*known, "params"):
-            close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, known, 1)
-            advice = f": did you mean {close[0]!r}?" if close and close[0] in known else "."
+        if name not in known:
+            close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, offered, 1)
+            advice = f": did you mean {close[0]!r}?" if close and close[0] in offered else "."
+            if name == "decoupled_weight_decay":
+                advice = ": its weight decay is decoupled in any case."
             raise TypeError(
-                f"{optimizer.__name__} got an unexpected keyword argument {name!r}{advice} "
-                f"Its options are {', '.join(known)}"
+                f"{optimizer} got an unexpected keyword argument {name!r}{advice} Its options are {', '.join(offered)}"
             )
 
 

@@ -74,7 +74,7 @@ def _refuse_foreign(optimizer: Optimizer, state_dict: StateDict, scale_name: str
             raise ValueError(
                 f"this state dict is not of {name}: its parameter groups have the options {', '.join(foreign)}. "
                 f"Another optimizer's state does not fit: begin with a new {name}, or load the state into the "
-                "optimizer that saved it. RobustAdamW can go on from AdamW's"
+                "optimizer that saved it" + (". RobustAdamW can load that of AdamW" if "amsgrad" in foreign else "")
             )
     for entry in state_dict["state"].values():
         needed = ("step", "exp_avg", scale_name)
