@@ -5,8 +5,7 @@ treat elements alone need nothing for that; others step trial by trial.
 """
 
 from collections.abc import Callable
-from functools import cache
-from math import inf
+from math import inf, nan
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -34,15 +33,12 @@ class Stepper(Protocol):
 
 
 class Step(NamedTuple):
-    """What a rule makes of one tensor of many trials; rates and degrees of freedom are one number for each trial."""
+    """What a rule makes of one tensor of many trials."""
 
     mean: Tensor
     scale: Tensor
     parameter: Tensor
     scalars: dict[str, Tensor]
-    note: Tensor
-    rate: Tensor
-    dof: Tensor
 
 
 def gauge(rule: Rule, gradient: Tensor, mean: Tensor, scale: Tensor, scalars: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -62,22 +58,24 @@ def apply_rule(
     scalars: dict[str, Tensor],
     lr: float,
     count: Tensor | float,
-    sums: tuple[Tensor, ...] | None = None,
-    window: Tensor | None = None,
-    batch: Batch | None = None,
-    weight_decay: float = 0.0,
 ) -> Step:
-    """One step by the library's equations; nothing is changed in place. A rule that judges batches needs all of it."""
-    stages, options = stages_of(rule.family, TORCH), (rule.numbers, rule.flags)
-    sums = gauge(rule, gradient, mean, scale, scalars) if sums is None else sums
-    size, pace = _measure_size(gradient[0].numel()), Pace(lr, weight_decay, count)
-    rates, following, note, statistics = stages.weigh(sums, size, _name(rule, scalars), window, batch, pace, *options)
-    if weight_decay:
-        parameter = parameter - _broadcast_tensor(rates.shrinkage, parameter) * parameter
-    broadcast = rule.Rates(*(_broadcast_tensor(value, gradient) for value in rates))
-    mean, scale, parameter = stages.move(gradient, mean, scale, parameter, broadcast, *options)
-    next_scalars = {name: getattr(following, name) for name in scalars}
-    return Step(mean, scale, parameter, next_scalars, note, rates.rate, statistics.dof)
+    """One step of one tensor by the library's equations; nothing is changed in place."""
+    sums = gauge(rule, gradient, mean, scale, scalars)
+    size, pace = measure(gradient[0].numel()), Pace(lr, 0.0, count)
+    weigh = stages_of(rule.family, TORCH).weigh
+    rates, following, *_ = weigh(sums, size, _name(rule, scalars), None, None, pace, rule.numbers, rule.flags)
+    mean, scale, parameter = move(rule, gradient, mean, scale, parameter, rates)
+    return Step(mean, scale, parameter, {name: getattr(following, name) for name in scalars})
+
+
+def move(
+    rule: Rule, gradient: Tensor, mean: Tensor, scale: Tensor, parameter: Tensor, rates: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The next mean, scale and parameter of one tensor; rates are one number for each trial."""
+    wide = rule.Rates(*(_broadcast_tensor(value, gradient) for value in rates))
+    stage = stages_of(rule.family, TORCH).move
+    moved: tuple[Tensor, Tensor, Tensor] = stage(gradient, mean, scale, parameter, wide, rule.numbers, rule.flags)
+    return moved
 
 
 def _name(rule: Rule, scalars: dict[str, Any]) -> Any:
@@ -90,67 +88,85 @@ def _broadcast_tensor(value: Tensor | float, like: Tensor) -> Tensor | float:
 
 def initial_scalars(rule: Rule, like: Tensor) -> dict[str, Tensor]:
     """The numbers that a rule keeps for each trial of a tensor, apart from mean and scale, before the first step."""
-    start = rule.initial_scalars(_measure_size(like[0].numel()))
+    start = rule.initial_scalars(measure(like[0].numel()))
     return {name: like.new_full((len(like),), value) for name, value in start.items()}
 
 
 class RuleStepper:
-    """One of our rules on the tensors of many trials; all of it is on the device: a CUDA graph can repeat it."""
+    """One of our rules on the tensors of many trials; all of it is on the device: a CUDA graph can repeat it.
+
+    Numbers of a tensor and a trial are kept and weighed in one array, a row for each tensor.
+    """
 
     def __init__(self, rule: Rule, params: list[Tensor], lr: float, weight_decay: float = 0.0) -> None:
         self.rule, self.params, self.lr, self.weight_decay = rule, params, lr, weight_decay
-        self.count = torch.zeros((), dtype=params[0].dtype, device=params[0].device)
+        like, rows = params[0].detach(), (len(params), len(params[0]))
+        sizes = [measure(parameter[0].numel()) for parameter in params]
+        self.sizes = Size(*(like.new_tensor(column).unsqueeze(1) for column in zip(*sizes, strict=True)))
+        self.count = like.new_zeros(())
         self.means = [torch.zeros_like(parameter) for parameter in params]
         self.scales = [torch.full_like(parameter, rule.initial_scale) for parameter in params]
-        self.scalars = [initial_scalars(rule, parameter.detach()) for parameter in params]
-        self.dofs = params[0].new_full((len(params), len(params[0])), float("nan"))
-        self.rates = [torch.empty(0)] * len(params)  # of the last step
+        starts = [initial_scalars(rule, parameter.detach()) for parameter in params]
+        self.scalars = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}
+        self.dofs = like.new_full(rows, nan)
+        self.rates = like.new_full(rows, nan)  # of the last step
         self.fresh = rule.init_scale == "gradient"
-        trials = len(params[0])
-        self.windows = [params[0].new_full((trials, rule.window), inf) for _ in params if rule.window]
-        self.history = params[0].new_full((len(Notes._fields), trials, rule.window), inf)
+        self.windows = like.new_full((*rows, rule.window), inf)
+        self.history = like.new_full((len(Notes._fields), rows[1], rule.window), inf)
 
     @torch.no_grad()
     def step(self) -> None:
         """Take one step with every trial."""
         self.count += 1.0
-        sums, batch = self._judge() if self.rule.window else ([None] * len(self.params), None)
-        for index, parameter in enumerate(self.params):
-            gradient = parameter.grad
-            assert gradient is not None
-            if self.fresh:
-                power = gradient.square().flatten(1).mean(1)
-                power = torch.where(power.isfinite(), power, 0.0).clamp_min(self.rule.initial_scale)
-                self.scales[index].copy_(_broadcast(power, parameter).expand_as(parameter))
-            self._step_tensor(index, parameter, gradient, sums[index], batch)
+        gradients = [parameter.grad for parameter in self.params if parameter.grad is not None]
+        if self.fresh:
+            self._begin_scales(gradients)
+        rule, stages, options = self.rule, stages_of(self.rule.family, TORCH), (self.rule.numbers, self.rule.flags)
+        sums = self._gauge(gradients)
+        batch = self._judge(sums) if rule.window else None
+        scalars, pace = _name(rule, self.scalars), Pace(self.lr, self.weight_decay, self.count)
+        rates, following, note, statistics = stages.weigh(
+            sums, self.sizes, scalars, self.windows, batch, pace, *options
+        )
+        tensors = zip(gradients, self.means, self.scales, self.params, strict=True)
+        for row, (gradient, mean, scale, parameter) in enumerate(tensors):
+            own = rule.Rates(*(_take_row(value, row) for value in rates))
+            if self.weight_decay:
+                parameter -= _broadcast_tensor(own.shrinkage, parameter) * parameter
+            moved = move(rule, gradient, mean, scale, parameter, own)
+            for old, new in zip((mean, scale, parameter), moved, strict=True):
+                old.copy_(new)
+        for name, values in self.scalars.items():
+            values.copy_(getattr(following, name))
+        if rule.window:
+            self.windows.copy_(push(self.windows, note))
+        self.dofs.copy_(statistics.dof)
+        self.rates.copy_(rates.rate)
+
+    def _begin_scales(self, gradients: list[Tensor]) -> None:
+        """Scales begin as the mean squares of first gradients."""
+        for scale, gradient in zip(self.scales, gradients, strict=True):
+            power = gradient.square().flatten(1).mean(1)
+            power = torch.where(power.isfinite(), power, 0.0).clamp_min(self.rule.initial_scale)
+            scale.copy_(_broadcast(power, scale).expand_as(scale))
         self.fresh = False
 
-    def _judge(self) -> tuple[list[Any], Batch]:
-        """The sums of all tensors, and the judgement of each trial's batch."""
+    def _gauge(self, gradients: list[Tensor]) -> tuple[Tensor, ...]:
+        """The sums of all tensors: of each kind a row for each tensor."""
+        rows = [
+            gauge(self.rule, gradient, mean, scale, {name: values[row] for name, values in self.scalars.items()})
+            for row, (gradient, mean, scale) in enumerate(zip(gradients, self.means, self.scales, strict=True))
+        ]
+        return tuple(torch.stack(kind) for kind in zip(*rows, strict=True))
+
+    def _judge(self, sums: tuple[Tensor, ...]) -> Batch:
+        """The judgement of each trial's batch, which is noted."""
         rule, stages = self.rule, stages_of(self.rule.family, TORCH)
-        sums, summaries = [], []
-        for parameter, mean, scale, scalars in zip(self.params, self.means, self.scales, self.scalars, strict=True):
-            assert parameter.grad is not None
-            sums.append(gauge(rule, parameter.grad, mean, scale, scalars))
-            summaries.append(stages.summarize(sums[-1], _measure_size(parameter[0].numel()), rule.flags))
-        totals = Totals(*(torch.stack(values).sum(0) for values in zip(*summaries, strict=True)))
+        totals = Totals(*(values.sum(0) for values in stages.summarize(sums, self.sizes, rule.flags)))
         batch, _, notes = stages.judge(totals, *self.history, rule.numbers, rule.flags)
         self.history.copy_(push(self.history, torch.stack(list(notes))))
-        return sums, batch
-
-    def _step_tensor(self, index: int, parameter: Tensor, gradient: Tensor, sums: Any, batch: Batch | None) -> None:
-        mean, scale, scalars = self.means[index], self.scales[index], self.scalars[index]
-        window = self.windows[index] if self.windows else None
-        given = (self.lr, self.count, sums, window, batch, self.weight_decay)
-        step = apply_rule(self.rule, gradient, mean, scale, parameter, scalars, *given)
-        if window is not None:
-            window.copy_(push(window, step.note))
-        for old, new in ((mean, step.mean), (scale, step.scale), (parameter, step.parameter)):
-            old.copy_(new)
-        for name, values in scalars.items():
-            values.copy_(step.scalars[name])
-        self.dofs[index].copy_(step.dof)
-        self.rates[index] = step.rate
+        judgement: Batch = batch
+        return judgement
 
     def dof(self) -> Tensor | None:
         """The degrees of freedom of the last step: trials by tensors."""
@@ -158,8 +174,7 @@ class RuleStepper:
 
     def state(self) -> list[Tensor]:
         """The tensors that a step changes, apart from the parameters."""
-        scalars = [values for scalars_of_tensor in self.scalars for values in scalars_of_tensor.values()]
-        return [self.count, self.dofs, self.history, *self.windows, *self.means, *self.scales, *scalars]
+        return [self.count, self.dofs, self.history, self.windows, *self.means, *self.scales, *self.scalars.values()]
 
 
 class ElementwiseStepper:
@@ -212,9 +227,9 @@ def list_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, Tensor)]
 
 
-@cache
-def _measure_size(count: int) -> Size:
-    return measure(count)
+def _take_row(values: Any, row: int) -> Any:
+    """The numbers of one tensor; what all tensors share, one for each trial or one for all, is left as it is."""
+    return values[row] if isinstance(values, Tensor) and values.dim() == 2 else values
 
 
 def _broadcast(values: Tensor, like: Tensor) -> Tensor:
