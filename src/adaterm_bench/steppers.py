@@ -6,7 +6,7 @@ treat elements alone need nothing for that; others step trial by trial.
 
 from collections.abc import Callable
 from math import inf, nan
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -32,15 +32,6 @@ class Stepper(Protocol):
         """The tensors that a step changes, apart from the parameters."""
 
 
-class Step(NamedTuple):
-    """What a rule makes of one tensor of many trials."""
-
-    mean: Tensor
-    scale: Tensor
-    parameter: Tensor
-    scalars: dict[str, Tensor]
-
-
 def gauge(rule: Rule, gradient: Tensor, mean: Tensor, scale: Tensor, scalars: dict[str, Tensor]) -> tuple[Tensor, ...]:
     """The sums of one tensor of many trials."""
     wide = {name: _broadcast_tensor(value, gradient) for name, value in scalars.items()}
@@ -49,23 +40,16 @@ def gauge(rule: Rule, gradient: Tensor, mean: Tensor, scale: Tensor, scalars: di
     return sums[: rule.sum_count]
 
 
-def apply_rule(
-    rule: Rule,
-    gradient: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    parameter: Tensor,
-    scalars: dict[str, Tensor],
-    lr: float,
-    count: Tensor | float,
-) -> Step:
-    """One step of one tensor by the library's equations; nothing is changed in place."""
-    sums = gauge(rule, gradient, mean, scale, scalars)
-    size, pace = measure(gradient[0].numel()), Pace(lr, 0.0, count)
+def update_averages(
+    rule: Rule, gradient: Tensor, mean: Tensor, scale: Tensor, scalars: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The next mean, scale and scalars of one tensor by the library's equations; nothing is changed in place."""
+    sums, size = gauge(rule, gradient, mean, scale, scalars), measure(gradient[0].numel())
     weigh = stages_of(rule.family, TORCH).weigh
+    pace = Pace(0.0, 0.0, 1)
     rates, following, *_ = weigh(sums, size, _name(rule, scalars), None, None, pace, rule.numbers, rule.flags)
-    mean, scale, parameter = move(rule, gradient, mean, scale, parameter, rates)
-    return Step(mean, scale, parameter, {name: getattr(following, name) for name in scalars})
+    mean, scale, _ = move(rule, gradient, mean, scale, mean, rates)
+    return mean, scale, {name: getattr(following, name) for name in scalars}
 
 
 def move(

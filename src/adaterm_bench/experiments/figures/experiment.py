@@ -16,7 +16,7 @@ from adaterm.torch_primitives import TORCH
 from adaterm_bench.core.experiment import Experiment, Progress, setting
 from adaterm_bench.core.section import Section
 from adaterm_bench.core.trial import Result, Trial
-from adaterm_bench.steppers import apply_rule, initial_scalars
+from adaterm_bench.steppers import initial_scalars, update_averages
 
 Data = dict[str, Any]
 Values = NDArray[np.float64]
@@ -136,7 +136,8 @@ def coupled_scales(settings: Explanatory, rng: np.random.Generator) -> Data:
     for name, rule in _rules(settings).items():
         start = torch.zeros_like(point)
         scalars = initial_scalars(rule, point)
-        scales[name] = apply_rule(rule, point, start, torch.ones_like(point), start, scalars, 0.0, 1).scale.tolist()
+        _, scale, _ = update_averages(rule, point, start, torch.ones_like(point), scalars)
+        scales[name] = scale.tolist()
     return {"points": seen, **scales}
 
 
@@ -179,7 +180,7 @@ def first_moment(settings: Explanatory, rng: np.random.Generator) -> Data:
         # From the true gradient and the true noise: a start at 0 would show the slow start and not the robustness.
         mean, scale, scalars = true.clone(), torch.full_like(true, noise**2), initial_scalars(rule, true)
         for gradient in gradients:
-            mean, scale, _, scalars, *_ = apply_rule(rule, gradient, mean, scale, mean, scalars, 0.0, 1)
+            mean, scale, scalars = update_averages(rule, gradient, mean, scale, scalars)
         means[name] = mean.tolist()
     return {"places": places.tolist(), "true": true.tolist(), "share": 0.15, "steps": steps, **means}
 
