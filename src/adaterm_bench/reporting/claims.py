@@ -71,8 +71,10 @@ def tabulate_checks(checks: Mapping[str, Check]) -> list[Table]:
         shares = [f"{100.0 * share:.1f}" for share in differs[:3]]
         rows.append([name, str(seeds), f"{shares[0]} % ({shares[1]} to {shares[2]})"])
     note = (
-        f"AdaTerm's runs against themselves: two sets are drawn from them with replacement, {DRAWS} times, and "
-        "compared as the claims compare methods. There is no difference, so about 5 % should be found."
+        f"A method's runs against themselves, AdaTerm's where no other is named: two sets are drawn from them with "
+        f"replacement, {DRAWS} times, and compared as the claims compare methods. There is no difference, so about 5 % "
+        "should be found. Claims on one method alone, such as rank correlations and growth exponents, compare nothing, "
+        "and are not here."
     )
     columns = ["what claims compare", "seeds", "a difference is found in"]
     return [Table("The statistics of the claims, where there is nothing to find", columns, rows, note)] if rows else []

@@ -4,7 +4,7 @@ And what they show: Welch's test needs no more than these numbers.
 """
 
 from collections.abc import Sequence
-from math import nan, sqrt
+from math import isnan, nan, sqrt
 
 from scipy.special import stdtr
 
@@ -170,18 +170,25 @@ def apply_welch(
     return apart, 2.0 * float(stdtr(dof, -abs(apart) / sqrt(sum(variances))))
 
 
-def describe_evidence(outcome: str, ahead: Sequence[str], behind: Sequence[str]) -> str:
-    """What the paper's own table has for methods that it says are ahead of others, and whether that shows it."""
+def weigh_evidence(outcome: str, ahead: Sequence[str], behind: Sequence[str]) -> tuple[float, float]:
+    """How far ahead the paper's own table has these methods, and the chance of that; NaN where it has no numbers."""
     row = PUBLISHED.get(outcome, {})
     if not all(name in row for name in (*ahead, *behind)):
+        return nan, nan
+    apart, chance = apply_welch([row[name] for name in ahead], [row[name] for name in behind])
+    return -apart if outcome in LOWER else apart, chance
+
+
+def describe_evidence(outcome: str, ahead: Sequence[str], behind: Sequence[str]) -> str:
+    """What the paper's own table has for methods that it says are ahead of others, and whether that shows it."""
+    gain, chance = weigh_evidence(outcome, ahead, behind)
+    if isnan(gain):
         return "figures without numbers"
-    sides = [[row[name] for name in side] for side in (ahead, behind)]
-    apart, chance = apply_welch(sides[0], sides[1])
+    sides = [[PUBLISHED[outcome][name] for name in side] for side in (ahead, behind)]
     texts = [
         format_spread(*side[0]) if len(side) == 1 else f"{sum(mean for mean, _ in side) / len(side):.4g} (their mean)"
         for side in sides
     ]
-    gain = -apart if outcome in LOWER else apart
     if gain <= 0.0:
         verdict = "its own table has it the other way round" if gain < 0.0 else "its own table has a tie"
     else:

@@ -36,8 +36,9 @@ class Grid(NamedTuple):
 def select(results: Sequence[Result], outcome: str, level: str, methods: Sequence[str], **fixed: Any) -> Grid:
     """An outcome against a condition named `level`, others fixed, for the seeds that all methods have at all levels.
 
-    Methods and levels of which trials are missing are left out as far as needed. So are methods for which the outcome
-    is nothing. Those that are named come first, in their order.
+    Methods and levels of which trials are missing are left out as far as needed, and so is a method whose few seeds
+    would cost the others more than it adds. So are methods for which the outcome is nothing. Those that are named come
+    first, in their order.
     """
     cells: dict[str, dict[Any, dict[int, float]]] = {}
     for trial, outcomes in ((result.trial, result.outcome) for result in results):
@@ -48,8 +49,7 @@ def select(results: Sequence[Result], outcome: str, level: str, methods: Sequenc
     rows = [method for method in (*methods, *sorted(cells.keys() - set(methods))) if method in cells]
     levels = sorted({place for method in rows for place in cells[method]})
     left_out = _drop_incomplete(cells, rows, levels)
-    shared = [set(cells[method][place]) for method in rows for place in levels]
-    seeds = sorted(set.intersection(*shared)) if shared else []
+    seeds = sorted(_share_seeds(cells, rows, levels))
     values = {
         method: np.array([[cells[method][place][seed] for seed in seeds] for place in levels], dtype=np.float64)
         for method in rows
@@ -57,12 +57,19 @@ def select(results: Sequence[Result], outcome: str, level: str, methods: Sequenc
     return Grid(levels, seeds, values, tuple(left_out))
 
 
-def _drop_incomplete(
-    cells: Mapping[str, Mapping[Any, Mapping[int, float]]], rows: list[str], levels: list[Any]
-) -> list[str]:
+Cells = Mapping[str, Mapping[Any, Mapping[int, float]]]
+
+
+def _share_seeds(cells: Cells, rows: Sequence[str], levels: Sequence[Any]) -> set[int]:
+    """The seeds that all these methods have at all these levels."""
+    present = [set(cells[row].get(at, ())) for row in rows for at in levels]
+    return set.intersection(*present) if present else set()
+
+
+def _drop_incomplete(cells: Cells, rows: list[str], levels: list[Any]) -> list[str]:
     """Remove rows and levels, those with most missing first, until all that stay share a seed; what was removed."""
     left_out = []
-    while rows and levels and not set.intersection(*(set(cells[row].get(at, ())) for row in rows for at in levels)):
+    while rows and levels and not _share_seeds(cells, rows, levels):
         common = Counter(seed for row in rows for at in levels for seed in cells[row].get(at, ()))
         seed = max(common, key=lambda pair: (common[pair], -pair))
         lacking = [(row, at) for row in rows for at in levels if seed not in cells[row].get(at, ())]
@@ -75,4 +82,11 @@ def _drop_incomplete(
         else:
             levels.remove(at)
             left_out.append(str(at))
+    while rows:
+        fewest = min(rows, key=lambda row: len(_share_seeds(cells, [row], levels)))
+        others = [row for row in rows if row != fewest]
+        if len(others) * len(_share_seeds(cells, others, levels)) <= len(rows) * len(_share_seeds(cells, rows, levels)):
+            break
+        rows.remove(fewest)
+        left_out.append(fewest)
     return left_out

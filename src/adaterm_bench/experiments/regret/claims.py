@@ -23,6 +23,9 @@ TOGETHER = "The intervals of the problems are widened by Bonferroni's correction
 BOUND_HOLDS = Sentence("The regret is below the printed bound.", "section 4.5.1; appendix A", "a proof")
 BOUND_GROWS = Sentence("The printed bound is O(√T).", "section 4.5.1", "stated without a proof")
 REGRET_GROWS = Sentence("In the worst case the regret is O(√T).", "section 4.5.1", "from the bound")
+ADAM_BOUNDED = Sentence(
+    "The regret of Adam and others like it can be bounded so, too.", "section 4.5.1", "stated without a proof"
+)
 
 
 def make_claims(runs: RunsByCase, grown: dict[tuple[str, str], Interval]) -> list[Claim]:
@@ -103,17 +106,25 @@ def _claim_no_faster(sentence: Sentence, text: str, whose: str, grown: Interval,
 
 def _claim_growth(runs: RunsByCase, grown: dict[tuple[str, str], Interval]) -> list[Claim]:
     claims = []
+    slow = [
+        problem
+        for (problem, method), growth in grown.items()
+        if method == "AMSGrad" and not growth.high <= 0.5 + MARGIN
+    ]
     note = f"The margin of {MARGIN} is for logarithms; the exponent is that of the last {LATE}-fold of T. {TOGETHER}"
-    for method in BOUNDED:
+    if slow:
+        note += f" Without {', '.join(slow)}: there AMSGrad's, for which it is proven, has not come down to it either."
+    for method in (*BOUNDED, "Adam"):
         for adversarial, kind in ((False, "stochastic"), (True, "adversarial")):
             present = [
                 run
                 for (problem, whose), run in runs.items()
-                if whose == method and PROBLEMS[problem].adversarial == adversarial
+                if whose == method and PROBLEMS[problem].adversarial == adversarial and problem not in slow
             ]
             if present:
                 text = f"{method}: on {kind} problems the regret grows no faster than the square root of T."
-                sentence, whose = _attribute(method, REGRET_GROWS), "the regret, on the worst of them"
+                sentence = ADAM_BOUNDED if method == "Adam" else _attribute(method, REGRET_GROWS)
+                whose = "the regret, on the worst of them"
                 claims.append(_claim_no_faster(sentence, text, whose, find_fastest(present, "regret"), note))
     if growth := grown.get(("one in 3", "Adam")):
         text = "Adam's regret on its counter-example grows faster than the square root of T (Reddi et al.)."

@@ -19,9 +19,7 @@ MCCORMICK = Sentence(
 )
 MCCORMICK_CLEAN = MCCORMICK._replace(place="sections 5.1 and 7.1, figure 8; appendix C")  # both say so of no noise
 DRAWBACK = Sentence("Without noise, Adam, which is not robust, is ahead of AdaTerm.", "section 7.1, figure 8", FIGURE)
-ALIKE_WITH_NOISE = Sentence(
-    "With noise, AdaBelief is similar to Adam.", "appendix C", "stated, and left out of figures"
-)
+ALIKE = Sentence("AdaBelief is similar to Adam.", "appendix C", "stated, and left out of figures")
 AT_ADAM_MISSES = Sentence(
     "At-Adam does not find the minimum of Michalewicz.", "section 5.1, figure 8; appendix C", FIGURE
 )
