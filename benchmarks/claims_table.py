@@ -95,8 +95,8 @@ def _count_all(by_experiment: dict[str, dict[str, list[dict]]], lacking: dict[st
         f"{len(groups) + absent} sentences of the paper. {len(groups)} of them make {len(claims)} claims: "
         f"{_count_verdicts(claims, ', ')}.\nOf these, {single} rest on one search each, without an interval. For "
         f"{absent} sentences nothing was run.\n\n"
-        f"Welch's p is of one pair. It shows {shown} of the pairs that the paper compares. With Holm's correction within a\n"
-        f"sentence, which our verdicts have, it would show {kept}.\n"
+        f"Welch's p is of one pair. It shows {shown} of the pairs that the paper compares. With Holm's correction\n"
+        f"within a sentence, which our verdicts have, it would show {kept}.\n"
     )
 
 

@@ -2,9 +2,10 @@
 
     python benchmarks/exchange.py             # seconds; writes results/exchange/exchange.json
 
-The optimizer really steps the model's tensors, one element of each on this rank, in a process group that pretends to
-have 8, 256 or 4,096 ranks; the number of collectives and their bytes are those it asks for. Times are estimates from
-the assumptions that the file names, and none was measured: a ring or tree among GPUs waits for hops, not for 3 KB.
+RobustAdamW and AdaTerm really step the model's tensors, one element of each on this rank, in a process group that
+pretends to have 8, 256 or 4,096 ranks; the number of collectives and their bytes are those they ask for. Times are
+estimates from the assumptions that the file names, and none was measured: a ring or tree among GPUs waits for hops, not
+for a few KB, so they are the same for both.
 """
 
 import argparse
@@ -33,6 +34,8 @@ MODEL = [
 ]
 """A Llama 3 of 70 B."""
 
+OPTIMIZERS = {"RobustAdamW": adaterm.RobustAdamW, "AdaTerm": adaterm.AdaTerm}
+
 ASSUMED = {
     "ranks of a node": 8,
     "seconds of a small all-reduce in a node": 15e-6,
@@ -44,8 +47,8 @@ ASSUMED = {
 }
 
 
-def counted(ranks: int) -> tuple[int, int]:
-    """The collectives of a step, and their bytes."""
+def counted(ranks: int, name: str) -> dict[str, int]:
+    """The collectives of an optimizer's step and their bytes, also of a step with GradScaler."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
         mesh = init_device_mesh("cpu", (ranks,))
@@ -54,14 +57,24 @@ def counted(ranks: int) -> tuple[int, int]:
             parameter = DTensor.from_local(torch.zeros(1), mesh, [Shard(0)], run_check=False).requires_grad_()
             parameter.grad = DTensor.from_local(torch.ones(1), mesh, [Shard(0)], run_check=False)
             params.append(parameter)
-        optimizer = adaterm.AdaTerm(params, foreach=False)
+        optimizer = OPTIMIZERS[name](params, foreach=False)
         optimizer.step()
-        with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as asked:
-            optimizer.step()
-        messages = [call.args[0] for call in asked.call_args_list]
-        return len(messages), sum(message.numel() * message.element_size() for message in messages)
+        messages = list_messages(optimizer)
+        optimizer.grad_scale, optimizer.found_inf = torch.ones(()), torch.zeros(())  # what GradScaler leaves there
+        scaled = list_messages(optimizer)
+        if len(scaled) != len(messages):
+            raise RuntimeError("with GradScaler there is another number of collectives")
+        return {"collectives": len(messages), "bytes": sum(messages), "bytes with GradScaler": sum(scaled)}
     finally:
         dist.destroy_process_group()
+
+
+def list_messages(optimizer: torch.optim.Optimizer) -> list[int]:
+    """The bytes of each collective of a step."""
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as asked:
+        optimizer.step()
+    messages = [call.args[0] for call in asked.call_args_list]
+    return [message.numel() * message.element_size() for message in messages]
 
 
 def reckoned(ranks: int) -> tuple[float, float]:
@@ -83,17 +96,18 @@ def main() -> None:
     out = parser.parse_args().out
     rows: dict[str, dict[str, Any]] = {}
     print(f"{len(MODEL)} tensors, {sum(map(math.prod, MODEL)) / 1e9:.1f} B parameters")
-    print(f"{'ranks':>6}{'collectives':>13}{'bytes':>7}{'exchange, us':>14}{'other traffic, ms':>19}{'share':>9}")
+    print(f"{'ranks':>6}{'exchange, us':>14}{'other traffic, ms':>19}{'share':>9}  collectives and bytes")
     for ranks in (8, 256, 4096):
-        (collectives, size), (exchange, traffic) = counted(ranks), reckoned(ranks)
+        exchange, traffic = reckoned(ranks)
+        counts = {name: counted(ranks, name) for name in OPTIMIZERS}
         rows[str(ranks)] = {
-            "collectives": collectives,
-            "bytes": size,
+            **counts,
             "exchange, microseconds": exchange * 1e6,
             "traffic of FSDP, milliseconds": traffic * 1e3,
             "share": exchange / traffic,
         }
-        print(f"{ranks:6}{collectives:13}{size:7}{exchange * 1e6:14.0f}{traffic * 1e3:19.0f}{exchange / traffic:9.4%}")
+        shown = ", ".join(f"{name} {count['collectives']}, {count['bytes']}" for name, count in counts.items())
+        print(f"{ranks:6}{exchange * 1e6:14.0f}{traffic * 1e3:19.0f}{exchange / traffic:9.4%}  {shown}")
     out.mkdir(parents=True, exist_ok=True)
     record = {"tensors": len(MODEL), "ranks": rows, "assumed": ASSUMED, **provenance("cpu, a pretended process group")}
     (out / "exchange.json").write_text(json.dumps(record, indent=1) + "\n")

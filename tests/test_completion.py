@@ -34,3 +34,4 @@ def test_an_editor_completes_the_public_names():
     project = jedi.Project(SOURCES, added_sys_path=[str(SOURCES)])
     completed = {each.name for each in jedi.Script("import adaterm\nadaterm.", project=project).complete()}
     assert set(adaterm.__all__) <= completed
+    assert not {"Any", "TYPE_CHECKING", "find_spec", "import_module"} & completed

@@ -338,6 +338,15 @@ def test_the_engine_can_be_seen():
     assert "Engines: none" in repr(adaterm.AdaTerm([torch.zeros(2, device="meta")], fused=True))
 
 
+def test_statistics_are_shown_without_values():
+    params = [torch.ones(size, 2, requires_grad=True) for size in range(1, 7)]
+    optimizer = adaterm.AdaTerm(params)
+    assert repr(optimizer.statistics()) == "ParameterStatistics(0 parameters of shapes [])"
+    train(optimizer, params, 1)
+    shown = "ParameterStatistics(6 parameters of shapes [(1, 2), (2, 2), (3, 2), (4, 2), ...])"
+    assert repr(optimizer.statistics()) == shown
+
+
 @every_engine
 @pytest.mark.parametrize("rule", ["AdaTerm + decoupled decay", "RobustAdamW, soon judging"])
 def test_real_and_complex_parameters_in_one_group(rule, engine):

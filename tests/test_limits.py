@@ -200,3 +200,18 @@ def test_the_first_gradient_can_set_the_scale(engine):
     assert_close(optimizer.state[params[0]]["exp_scale"], wanted, 1e-6)
     for parameter in params[1:3]:
         assert_close(optimizer.state[parameter]["exp_scale"], torch.full_like(parameter, 1e-10), 1e-6)
+
+
+def test_an_uncentered_step_stays_below_the_learning_rate():
+    """Whatever the gradients: nearly equal ones, which take AdaTerm itself far beyond it, and wild ones."""
+    draws = torch.Generator().manual_seed(0)
+    wild = torch.randn(200, 50, generator=draws, dtype=torch.float64) / torch.rand(200, 1, generator=draws)
+    equal = 1.0 + 1e-3 * torch.randn(200, 50, generator=draws, dtype=torch.float64)
+    for gradients, bounded in ((wild, True), (equal, True), (equal, False)):
+        parameter = torch.zeros(50, dtype=torch.float64, requires_grad=True)
+        optimizer, largest = adaterm.AdaTerm([parameter], lr=0.1, init_dof=100.0, uncentered=bounded), 0.0
+        for gradient in gradients:
+            before, parameter.grad = parameter.detach().clone(), gradient
+            optimizer.step()
+            largest = max(largest, (parameter.detach() - before).abs().max().item())
+        assert (largest < 0.1) == bounded, largest

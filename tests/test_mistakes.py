@@ -44,6 +44,22 @@ def step_before_materializing():
     optimizer.step()
 
 
+def step_without_values():
+    parameter = model(device="meta").weight
+    parameter.grad = torch.ones_like(parameter)
+    RobustAdamW([parameter]).step()
+
+
+class Subclass(torch.Tensor):
+    """Tensors of a kind that kernels do not know."""
+
+
+def step_subclass():
+    parameter = torch.zeros(3).as_subclass(Subclass).requires_grad_()
+    parameter.grad = torch.ones(3)
+    RobustAdamW([parameter], fused=True).step()
+
+
 def load(kind, state):
     kind(model().parameters()).load_state_dict(state)
 
@@ -94,7 +110,42 @@ MISTAKES = {
     "another name of an option that there is not": (
         lambda: AdaTerm(model().parameters(), max_grad_norm=1.0),
         TypeError,
-        r"'max_grad_norm'\. Its options are",
+        r"'max_grad_norm': it does not clip\. Call clip_grad_norm_ before the step, or use RobustAdamW\. Its",
+    ),
+    "amsgrad where there is none": (
+        lambda: AdaTerm(model().parameters(), amsgrad=True),
+        TypeError,
+        r"'amsgrad': there is no amsgrad here\. Its options are",
+    ),
+    "amsgrad": (
+        lambda: RobustAdamW(model().parameters(), amsgrad=True),
+        ValueError,
+        r"amsgrad must be False: it never forgets the largest gradients",
+    ),
+    "AdaTerm's option": (
+        lambda: RobustAdamW(model().parameters(), init_scale="gradient"),
+        TypeError,
+        r"'init_scale': only AdaTerm has it",
+    ),
+    "a misspelt option of another name": (
+        lambda: RobustAdamW(model().parameters(), lerning_rate=1e-3),
+        TypeError,
+        r"'lerning_rate': did you mean 'lr'\?",
+    ),
+    "a key of another name": (
+        lambda: RobustAdamW([{"params": model().parameters(), "learning_rate": 1e-3}]),
+        UserWarning,
+        r"'learning_rate' in a parameter group has no effect on RobustAdamW: did you mean 'lr'\?",
+    ),
+    "a key of an option that there is not": (
+        lambda: AdaTerm([{"params": model().parameters(), "max_norm": 1.0}]),
+        UserWarning,
+        r"'max_norm' in a parameter group has no effect on AdaTerm: it does not clip",
+    ),
+    "windows that differ": (
+        lambda: RobustAdamW([{"params": [model().weight], "window": 50}, {"params": [model().weight]}]),
+        ValueError,
+        r"window=50 and window=100 are not possible in one .* Pass it once, as a constructor argument",
     ),
     "betas where there is one decay": (
         lambda: AdaTerm(model().parameters(), betas=(0.9, 0.999)),
@@ -126,6 +177,11 @@ MISTAKES = {
         TypeError,
         r"RobustAdamW takes parameters, not a module: .*parameters\(\)",
     ),
+    "a model's state": (
+        lambda: RobustAdamW(model().state_dict()),
+        TypeError,
+        r"RobustAdamW takes parameters, or a list of groups, not a dict: pass model\.parameters\(\)",
+    ),
     "a tensor": (lambda: RobustAdamW(model().weight), TypeError, r"should be an iterable of Tensors or dicts"),
     "a string": (lambda: RobustAdamW("weights"), TypeError, r"only optimize Tensors, but one of the params is str"),
     "a generator used twice": (
@@ -156,6 +212,16 @@ MISTAKES = {
         UserWarning,
         r"RobustAdamW has parameters on the meta device.*make the optimizer after model\.to_empty",
     ),
+    "gradients of parameters without values": (
+        step_without_values,
+        UserWarning,
+        r"RobustAdamW has parameters on the meta device.*make the optimizer after model\.to_empty",
+    ),
+    "fused steps of a subclass of Tensor": (
+        step_subclass,
+        RuntimeError,
+        r"requires all the params to be plain Tensors, but one is a Subclass, a subclass: use fused=False",
+    ),
     "Adam's checkpoint": (
         lambda: load(AdaTerm, save(torch.optim.Adam)),
         ValueError,
@@ -164,7 +230,7 @@ MISTAKES = {
     "Adam's checkpoint with amsgrad": (
         lambda: load(RobustAdamW, save(torch.optim.Adam, amsgrad=True)),
         ValueError,
-        r"amsgrad=True does not fit",
+        r"amsgrad=True does not fit RobustAdamW, .*: load only the model's parameters, and begin with a new optimizer",
     ),
     "a checkpoint of SGD": (
         lambda: load(RobustAdamW, save(torch.optim.SGD)),
@@ -177,10 +243,20 @@ MISTAKES = {
         ValueError,
         r"not the state of an optimizer, but has the keys weight, bias",
     ),
+    "the path of a checkpoint": (
+        lambda: load(RobustAdamW, "checkpoint.pt"),
+        TypeError,
+        r"takes what optimizer\.state_dict\(\) gave, not a str: pass .* torch\.load\(path\)\['optimizer'\]",
+    ),
     "a monitor of another optimizer": (
         lambda: Monitor(torch.optim.AdamW(model().parameters())),
         TypeError,
-        r"a Monitor watches an optimizer of adaterm, not AdamW",
+        r"a Monitor watches an optimizer of adaterm, not AdamW: RobustAdamW\(dof=inf, threshold=inf\) is AdamW",
+    ),
+    "a monitor of a model": (
+        lambda: Monitor(model(), RobustAdamW(model().parameters())),
+        TypeError,
+        r"not Linear: call Monitor\(optimizer, model\)",
     ),
     "watching another model": (
         lambda: Monitor(RobustAdamW(model().parameters()), model()),

@@ -406,7 +406,39 @@ def test_a_table_says_when_nothing_stood_out(name):
     optimizer.step()
     assert "1 stood out: " in monitor.table()
     assert "  0.bias " in monitor.table()
-    assert "0 steps, 0 excluded" in adaterm.Monitor(optimizer).table()
+    assert adaterm.Monitor(optimizer).table() == f"{name}: no step was seen yet"
+
+
+@either
+def test_ranks_begin_with_what_the_table_lists(name):
+    model, optimizer, monitor = run(name, 60)
+    for step, factors in ((61, {"all": 1e3}), (62, {"1.weight": 3.0}), (63, {"all": nan}), (64, {})):
+        give(model, step, **factors)
+        optimizer.step()
+    listed = monitor.table(100).split("\n\n")[1].splitlines()[2:]
+    ranked = [f"{batch.step}" for batch in monitor.aberrant(None)]
+    assert ranked[: len(listed)] == [line.split()[0] for line in listed]
+    assert ranked[:2] == ["63", "61"]
+    assert "nan" not in listed[0]
+    assert "4 tensors had gradients; the 2 least trusted\n" in monitor.table(2)
+
+
+def test_an_excluded_batch_ranks_before_all_that_did_not_stand_out():
+    """Its score may be the lower one."""
+    model = nn.Linear(20, 10)
+    optimizer = adaterm.RobustAdamW(model.parameters(), threshold=1.0)
+    monitor = adaterm.Monitor(optimizer)
+    for step in range(200):
+        give(model, step)
+        optimizer.step()
+    ranked = [batch for batch in monitor.aberrant(None) if batch.score < 3.0]
+    excluded = [batch.trust < 0.5 for batch in ranked]
+    assert excluded == sorted(excluded, reverse=True)
+    count = sum(excluded)
+    assert 0 < count < len(ranked)
+    assert ranked[count - 1].score < ranked[count].score
+    for part in (ranked[:count], ranked[count:]):
+        assert [batch.score for batch in part] == sorted([batch.score for batch in part], reverse=True)
 
 
 @pytest.mark.parametrize("name", ["AdaTerm", "TAdam", "AtAdaBelief", "RobustAdamW"])
@@ -515,6 +547,7 @@ def train_clipped(name, max_norm, dtype=torch.float32, draw=lambda step: (step, 
 @pytest.mark.parametrize("max_norm", [1.0, 0.25, 120.0])  # two sevenths of the norms are below the last
 def test_clipping_before_steps_is_noticed(max_norm, dtype):
     (message,) = train_clipped("RobustAdamW", max_norm, dtype)
+    assert message.startswith("adaterm.Monitor: at least ")
     assert f"to a norm of {max_norm:g} before optimizer.step(), which hides" in message
     assert f"pass max_norm={max_norm:g} to RobustAdamW" in message
 

@@ -173,8 +173,10 @@ def test_the_docs_have_the_counted_numbers():
     root = Path(__file__).parents[1]
     page = (root / "docs/distributed.md").read_text()
     for ranks, row in json.loads((root / "results/exchange/exchange.json").read_text())["ranks"].items():
-        exchange, traffic = row["exchange, microseconds"], row["traffic of FSDP, milliseconds"]
-        shown = (
-            f"{row['collectives']} | {row['bytes']} | {exchange:.0f} µs | {traffic:.0f} ms | {row['share'] * 100:.4f} %"
-        )
-        assert f"<!-- {ranks} -->{shown}<!-- -->" in page
+        robust, plain, exchange = row["RobustAdamW"], row["AdaTerm"], row["exchange, microseconds"]
+        assert robust["collectives"] == plain["collectives"]
+        traffic, share = row["traffic of FSDP, milliseconds"], row["share"] * 100
+        numbers = f"{robust['collectives']} | {robust['bytes']:,} | {plain['bytes']:,} | {exchange:.0f} µs"
+        assert f"<!-- {ranks} -->{numbers} | {traffic:,.0f} ms | {share:.4f} %<!-- -->" in page
+        more = [count["bytes with GradScaler"] - count["bytes"] for count in (robust, plain)]
+        assert f"<!-- scaler -->{more[0]} bytes to RobustAdamW's message and {more[1]} to AdaTerm's<!-- -->" in page

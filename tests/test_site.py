@@ -20,7 +20,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from adaterm import AdaTerm
+from adaterm import AdaTerm, RobustAdamW
 
 ROOT = Path(__file__).parents[1]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -100,7 +100,10 @@ def test_a_notebook_is_a_page_to_read_and_a_file_to_download(staged):
     for cell in json.loads(source.read_text())["cells"]:
         if cell["cell_type"] == "code":
             assert f"```python\n{''.join(cell['source']).strip()}\n```" in page
-            assert all("".join(output["text"]).strip() in page for output in cell["outputs"])
+            printed = [output for output in cell["outputs"] if "text" in output]
+            assert all("".join(output["text"]).strip() in page for output in printed)
+    assert "![The level of each batch, with crosses for those excluded" in page
+    assert (staged / "tutorials/corrupt_batches-1.png").read_bytes().startswith(b"\x89PNG")
     assert "[RobustAdamW's page](../robust_adamw.md)" in page
     assert (staged / "tutorials/corrupt_batches.ipynb").read_bytes() == source.read_bytes()
     assert "(corrupt_batches.md)" in (staged / "tutorials/README.md").read_text()
@@ -424,9 +427,29 @@ def test_the_figure_computes_what_the_equations_do(address, browser):
     for rule in ("adaterm", "robust"):
         for dof, distance in ((0.0, 0.0), (0.5, 2.0), (2.0, -1.0)):
             trust, used, far = browser.run(read, rule, dof, distance)
-            assert (round(used, 6), round(far, 6)) == (round(10**dof, 6), round(10**distance, 6))
+            assert (used, far) == (float(f"{10**dof:.3g}"), float(f"{10**distance:.3g}"))
             expected = take_step(used, far) if rule == "adaterm" else min(1.0, (used + 1.0) / (used + far))
             assert trust == pytest.approx(expected, rel=1e-4)
+
+
+@slow
+def test_the_figure_says_what_it_shows(address, browser):
+    """Each rule has its own word and begins with its own degrees of freedom; numbers agree as they are shown."""
+    browser.shape(DESK)
+    browser.open(address + "trust.html")
+    assert browser.wait("return document.querySelector('#trust-figure svg')")
+    read = """
+        const figure = document.querySelector('#trust-figure'), rule = figure.querySelector('select')
+        rule.value = arguments[0]
+        rule.dispatchEvent(new Event('input', { bubbles: true }))
+        return ['.kind', '.trust-answer', 'output[name=dof]', '.name'].map((it) => figure.querySelector(it).textContent)
+    """
+    word, answer, dof, first = browser.run(read, "adaterm")
+    assert (word, dof, first) == ("trust", f"{AdaTerm([torch.zeros(1)]).defaults['min_dof']:g}", "dof 1")
+    assert answer == f"A gradient at distance 5 gets a trust of {1 / (1 + 5):.3f}."
+    word, answer, dof, first = browser.run(read, "robust")
+    assert (word, dof, first) == ("weight", f"{RobustAdamW([torch.zeros(1)]).defaults['dof']:g}", "dof 3")
+    assert answer == f"A gradient at distance 5 gets a weight of {(3 + 1) / (3 + 5):.3f}."
 
 
 def take_step(dof, distance):

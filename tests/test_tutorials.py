@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, and what is committed of their outputs is small and of no machine."""
 
+import base64
 import importlib.util
 import json
 import os
@@ -60,10 +61,23 @@ def test_what_is_committed_of_a_notebook_is_small_and_of_no_machine(name):
     assert not re.search(r"/(tmp|root|home|Users|work)/|site-packages", text)
     for number, cell in enumerate(read_cells(name), start=1):
         assert cell["execution_count"] == number, "run it again from top to bottom: make tutorials"
-        assert all(output["output_type"] == "stream" and output["name"] == "stdout" for output in cell["outputs"])
+        for output in cell["outputs"]:
+            if output["output_type"] == "display_data":  # a picture, and in words what is to be seen there
+                assert set(output["data"]) == {"image/png", "text/plain"}
+                assert base64.b64decode(output["data"]["image/png"]).startswith(b"\x89PNG")
+                assert "".join(cell["source"]).endswith(f"  # {''.join(output['data']['text/plain'])}")
+            else:
+                assert (output["output_type"], output["name"]) == ("stream", "stdout")
 
 
 def test_the_notebooks_show_what_their_words_say():
     assert "the same weights: True" in read_output("fsdp2")
     assert read_output("fsdp2").count("worst batch 60, trust 0.00") == 2
     assert "RobustAdamW 6656" in read_output("stable_baselines3")
+    assert len(set(re.findall(r"^step \d+, rollout (\d+)", read_output("stable_baselines3"), re.MULTILINE))) == 1
+    before, after = map(int, re.findall(r"return (\d+) before, (\d+) after", read_output("stable_baselines3"))[0])
+    assert after > 5 * before
+    assert [output["output_type"] for output in read_cells("corrupt_batches")[-1]["outputs"]] == ["display_data"]
+    suspects = re.findall("in truth: (slipped|good)", read_output("huggingface_trainer"))
+    assert len(suspects) == 8
+    assert suspects.count("slipped") >= 6

@@ -1,8 +1,8 @@
 """Noise-robust optimizers for PyTorch: RobustAdamW, AdaTerm and the t-family; `adaterm.optax` has them for JAX."""
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+import typing as _typing  # with underscores, so that editors do not offer them as names of adaterm
+from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 
 __version__ = "0.1.0"
 _MODULES = {
@@ -12,7 +12,7 @@ _MODULES = {
 }
 __all__ = sorted(name for names in _MODULES.values() for name in names)
 
-if TYPE_CHECKING:  # the same names once more; `as` tells type checkers that they are public
+if _typing.TYPE_CHECKING:  # the same names once more; `as` tells type checkers that they are public
     from adaterm.equations import BatchStatistics as BatchStatistics
     from adaterm.equations import Statistics as Statistics
     from adaterm.monitor import Monitor as Monitor
@@ -25,14 +25,14 @@ if TYPE_CHECKING:  # the same names once more; `as` tells type checkers that the
     from adaterm.optimizers import TAdam as TAdam
 else:  # type checkers would take any name for one of the package's
 
-    def __getattr__(name: str) -> Any:
-        """Import a public name or a module when it is first used: `adaterm.optax` does without torch."""
+    def __getattr__(name: str) -> _typing.Any:
+        """Import a public name or a module when it is first used: `adaterm.optax` must not import torch."""
         for module, names in _MODULES.items():
             if name in names:
-                value = globals()[name] = getattr(import_module(f"adaterm.{module}"), name)
+                value = globals()[name] = getattr(_import_module(f"adaterm.{module}"), name)
                 return value
-        if find_spec(f"adaterm.{name}"):
-            return import_module(f"adaterm.{name}")
+        if _find_spec(f"adaterm.{name}"):
+            return _import_module(f"adaterm.{name}")
         raise AttributeError(f"module 'adaterm' has no attribute {name!r}")
 
 

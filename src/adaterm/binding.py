@@ -22,8 +22,8 @@ class Stages(NamedTuple):
 def bind(primitives: dict[str, Any], wrap: Wrap = lambda equation: equation) -> SimpleNamespace:
     """Rebuild every equation so that it calls an array library's primitives (`shift`, `where`, …).
 
-    `wrap` makes of an equation what a kernel can call. A compiler may want other constants and types as well: they are
-    replaced in the same way.
+    `wrap` turns an equation into what a kernel can call. A compiler may want other constants and types as well: they
+    are replaced in the same way.
     """
     # Without __name__: torch.compile would otherwise look names up in the module and find no primitives there.
     scope = {name: value for name, value in vars(equations).items() if name != "__name__"} | primitives

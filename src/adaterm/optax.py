@@ -80,10 +80,10 @@ class RoundingState(NamedTuple):
 def scale_by_rule(
     rule: Rule, basics: Basics | None = None, mask: Any = None, learning_rate: Any = None, **arrays: Any
 ) -> Any:
-    """The steps of a rule; without a learning rate uphill and for 1: `optax.scale_by_learning_rate` is to follow.
+    """The steps of a rule; without a learning rate uphill and for 1: chain it with `optax.scale_by_learning_rate`.
 
-    The rate is a number or a schedule; that of the basics is not used, their decay is. It concerns the tensors that the
-    mask, a tree or a function of the parameters, chooses; all if there is none. `arrays` are options of the rule, or
+    The rate is a number or a schedule. The decay is that of `basics`, whose own rate is not used. `mask`, a tree or a
+    function of the parameters, chooses which tensors decay; without it all do. `arrays` are options of the rule, or
     `weight_decay`, whose values may change from step to step.
 
     Examples:
@@ -288,7 +288,7 @@ def _define(
 ) -> Callable[..., Any]:
     """A function that makes an optimizer of a rule; options and defaults are those of the rule and the basics.
 
-    `fixed` are no options of it.
+    Those in `fixed` are not offered.
     """
     basics = basics or Basics()
     of_rule = [field.name for field in fields(template) if field.name not in fixed]
@@ -308,7 +308,7 @@ def _define(
             raise TypeError(f"{name}: {error}" + f"; {advice}" * ("lr" in kwargs)) from None
         rate = options["learning_rate"] if rated else None
         if rated and not isinstance(rate, jax.core.Tracer) and not callable(rate):
-            allowed = "a non-negative number, alone or in an array, or a schedule"
+            allowed = "a non-negative number, by itself or in an array, or a schedule"
             require_number("learning_rate", _read(rate), 0.0, inf, allowed)
         arrays = {
             each: options.pop(each) for each in (*of_rule, "weight_decay") if isinstance(options[each], jax.Array)

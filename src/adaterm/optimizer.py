@@ -139,7 +139,7 @@ class RobustOptimizer(Optimizer):
         if not recalled or [step for step in recalled if not step.fused] or is_capturing():
             getattr(self, _CHECK_CAPTURE)()
         steps = recalled or self._make_steps(scaling)
-        self._memory.steps = steps or []
+        self._memory.steps, self._memory.verdict = steps or [], None
         if steps is not None:
             self._carry_out(steps, scaling)
         for watch in self._watchers:
@@ -156,7 +156,7 @@ class RobustOptimizer(Optimizer):
             for index, group in enumerate(self.param_groups)
             if any(parameter.grad is not None for parameter in group["params"])
         }
-        if not plans and any(parameter.is_meta for parameter in params):
+        if any(p.is_meta for p in params) and all(p.is_meta for p in params if p.grad is not None):
             warn_of_meta_parameters(type(self).__name__)
         rehearsal = False
         if not torch.compiler.is_compiling():
@@ -198,14 +198,13 @@ class RobustOptimizer(Optimizer):
 
     def _carry_out(self, steps: list[GroupStep], scaling: Scaling) -> None:
         """Gauge, agree and finish; where nothing has to be agreed, engines take their stages in one go."""
-        memory, judges = self._memory, len(steps) > 0 and steps[0].plan.rule.window > 0  # all groups do, or none
+        memory, judges = self._memory, bool(steps) and self._rule.window > 0
         gauged: list[Sums] = []
         if memory.agreement is not None or judges:
             gauged = [part for step in steps for part in step.gauge(Scaling(scaling.grad_scale))]
         sums = [part.values for part in gauged]
         if memory.agreement is not None:
-            rows = max([step.plan.rule.sum_count for step in steps], default=1)
-            sums, found_inf = memory.agreement.reach(gauged, rows, scaling.found_inf)
+            sums, found_inf = memory.agreement.reach(gauged, self._rule.sum_count, scaling.found_inf)
             scaling = Scaling(scaling.grad_scale, found_inf)
         found = scaling.found_inf
         if found is not None and not all(step.skips_on_device for step in steps) and found.item():
@@ -275,9 +274,18 @@ class RobustOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state as `torch.optim.Optimizer` does, but keep the precision of the saved state."""
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(
+                f"load_state_dict takes what optimizer.state_dict() gave, not a {type(state_dict).__name__}: pass the "
+                "optimizer's part of a checkpoint, such as torch.load(path)['optimizer']"
+            )
+        before = {"state": self.state, "param_groups": self.param_groups}
         handle = self.register_load_state_dict_pre_hook(state.check_and_protect)
         try:
             super().load_state_dict(state_dict)
+        except BaseException:
+            self.__dict__.update(before)  # what is refused changes nothing
+            raise
         finally:
             handle.remove()
 

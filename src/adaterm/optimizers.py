@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import nan
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -29,8 +29,8 @@ from adaterm.rules import (
 class AdaTerm(RobustOptimizer, template=ADATERM):
     """AdaTerm (Ilboudo, Kobayashi and Matsubara): Adam for gradients that follow a Student's t-distribution.
 
-    Mean, scale and degrees of freedom of each tensor's gradients are estimated online; a gradient is trusted the less,
-    the further it lies from what they lead to expect. For a tensor of d elements:
+    Mean, scale and degrees of freedom of each tensor's gradients are estimated online. The further a gradient lies from
+    what they lead to expect, the less it is trusted. For a tensor of d elements:
 
         s = (g - m)^2,  D = sum(s / v) / d,  trust = dof / (dof + D)
         m += (1 - beta) trust (g - m)
@@ -42,7 +42,7 @@ class AdaTerm(RobustOptimizer, template=ADATERM):
     Args:
         params: parameters, named parameters or parameter groups, as for every torch optimizer.
         lr: step size, a number or a 1-element tensor.
-        beta: decay of all moving averages, for a gradient that is trusted in full.
+        beta: decay of all moving averages, for a gradient that is fully trusted.
         eps: its square is the least scale; also the least excess of the degrees of freedom over `min_dof`.
         weight_decay: L2 decay, added to the gradient, unless `decoupled_weight_decay`.
         min_dof: least degrees of freedom, per dimension: the smaller, the more robust. inf switches robustness off.
@@ -55,8 +55,8 @@ class AdaTerm(RobustOptimizer, template=ADATERM):
         decoupled_weight_decay: decay the parameters themselves, as AdamW does.
         maximize: ascend.
         stochastic_rounding: round bfloat16 parameters up or down by chance, so that updates too small for plain
-            rounding are not lost. Other precisions, and the state, are not touched by it.
-        foreach: run over lists of tensors; None chooses, as torch does, on an accelerator.
+            rounding are not lost. It does not touch other precisions, nor the state.
+        foreach: run over lists of tensors; None does so on an accelerator, as in torch.
         fused: run in fused kernels: Triton's on a GPU, Numba's on a CPU. None chooses them where available.
         capturable: keep the step count on the device, so that a CUDA graph can capture the step.
         differentiable: let autograd through the step, which then needs parameters that are not leaves.
@@ -85,8 +85,8 @@ class AdaTerm(RobustOptimizer, template=ADATERM):
         adaptive_dof: bool = True,
         uncentered: bool = False,
         adaptive_bias_correction: bool = False,
-        scale_update: str = "projected",
-        init_scale: str = "eps",
+        scale_update: Literal["projected", "analytic"] = "projected",
+        init_scale: Literal["eps", "gradient"] = "eps",
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
         stochastic_rounding: bool = False,
@@ -138,8 +138,8 @@ class TAdam(RobustOptimizer, template=T_ADAM, fixed=("belief", "beta_dof")):
 class AtAdam(RobustOptimizer, template=AT_ADAM, fixed=("belief",)):
     """At-Adam (Ilboudo et al., 2021): t-Adam that estimates its degrees of freedom, beginning at `dof`.
 
-    `beta_dof` is the decay of that estimate. `as_published` keeps nothing from step to step but mean and scale, as the
-    authors' released code does: the degrees of freedom then follow the last gradient alone.
+    `beta_dof` is the decay of that estimate. `as_published` keeps only mean and scale from step to step, as the
+    authors' released code does: the degrees of freedom then follow only the last gradient.
 
     Examples:
         >>> import torch
@@ -252,13 +252,14 @@ class AdaBelief(RobustOptimizer, template=ADABELIEF, fixed=("belief", "dof", "be
 
 
 class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
-    """AdamW that notices aberrant batches: it is AdamW while gradients are ordinary, and distrusts them when not.
+    """AdamW that notices aberrant batches.
 
-    Each tensor's own recent past tells what is ordinary. The distance of a gradient from its mean, in units of its
-    scale, is compared with the median of the last ones: the larger it is, the less the tensor weighs and moves. The
-    mean log-distance of all tensors is the level of the batch. If it lies far above the usual one, the batch is
-    excluded: averages, decay and parameters stay as they are. `docs/robust_adamw.md` has the equations, advice and
-    limits.
+    It acts almost like AdamW while gradients are ordinary, and leaves out batches whose gradients are not. Each
+    tensor's own recent past tells what is ordinary. The distance of a gradient from its mean, in units of its scale, is
+    compared with the median of the last ones: the larger it is, the less the tensor weighs and moves. The mean
+    log-distance of all tensors is the level of the batch. If it lies far above the usual one, the batch is excluded:
+    averages, decay and parameters stay as they are. The documentation's page on RobustAdamW has the equations, advice
+    and limits.
 
     Args:
         params: parameters, named parameters or parameter groups, as for every torch optimizer.
@@ -270,18 +271,18 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         dof: degrees of freedom of a tensor's weights: the smaller, the more a distant gradient is toned down. inf
             switches the weights off.
         window: how many of the last steps tell what is usual. The same in all groups.
-        threshold: z-score from which on a batch is rather excluded than not. inf excludes none.
-        minority: share of the batches of about four windows from which on those near the threshold, or beyond, are a
-            kind of their own: they are trusted, with gradients scaled down to nearly the usual size.
+        threshold: z-score above which a batch is mostly excluded. inf excludes none.
+        minority: if at least this share of the batches of about four windows is near the threshold, or beyond, they
+            are a kind of their own: they are trusted, with gradients scaled down to nearly the usual size.
         max_norm: clip the norm of all gradients together in the step, as `clip_grad_norm_` would: a number, or "auto"
-            for the median of the last norms. Do not clip yourself before: that would hide what is judged by.
+            for the median of the last norms. Do not clip before the step: batches are judged by what that hides.
         maximize: ascend.
-        foreach: run over lists of tensors; None chooses, as torch does, on an accelerator.
+        foreach: run over lists of tensors; None does so on an accelerator, as in torch.
         capturable: keep the step count on the device, so that a CUDA graph can capture the step.
         differentiable: let autograd through the step, which then needs parameters that are not leaves.
         fused: run one kernel over all tensors: Triton's on a GPU, Numba's on a CPU. None chooses them where available.
         stochastic_rounding: round bfloat16 parameters up or down by chance, so that updates too small for plain
-            rounding are not lost. Other precisions, and the state, are not touched by it.
+            rounding are not lost. It does not touch other precisions, nor the state.
 
     Examples:
         >>> import torch
@@ -307,7 +308,7 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         window: int = 100,
         threshold: float = 3.0,
         minority: float = 0.25,
-        max_norm: float | str | None = None,
+        max_norm: float | Literal["auto"] | None = None,
         maximize: bool = False,
         foreach: bool | None = None,
         capturable: bool = False,
@@ -315,7 +316,8 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         fused: bool | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        require(not amsgrad, "amsgrad", amsgrad, "False: a largest scale would remember what was excluded")
+        allowed = "False: it never forgets the largest gradients, so one bad batch would slow all later steps"
+        require(not amsgrad, "amsgrad", amsgrad, allowed)
         rule = RobustAdamRule(betas, eps, dof, window, threshold, minority, max_norm)
         modes = (foreach, fused, capturable, differentiable)
         super().__init__(params, rule, Common(lr, weight_decay, True, maximize, stochastic_rounding, *modes))
@@ -325,8 +327,12 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         assert isinstance(rule, RobustAdamRule)
         decoupled = common.decoupled_weight_decay
         require(decoupled, "decoupled_weight_decay", decoupled, "True: use AdaTerm for L2 decay")
-        same = all(other.get("window", rule.window) == rule.window for other in self.param_groups)
-        require(same, "window", rule.window, "the same in all parameter groups: they are judged together")
+        for other in self.param_groups:
+            if other.get("window", rule.window) != rule.window:
+                raise ValueError(
+                    f"window={other['window']} and window={rule.window} are not possible in one optimizer: its groups "
+                    "are judged together, so window must be the same in all. Pass it once, as a constructor argument"
+                )
         return rule, common
 
     def batch_statistics(self) -> BatchStatistics:

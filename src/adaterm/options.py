@@ -30,10 +30,17 @@ _KEYS_OF_OTHERS = (
 
 _OTHER_NAMES = {"learning_rate": "lr", "wd": "weight_decay", "clip": "max_norm", "max_grad_norm": "max_norm"}
 """What options are called elsewhere."""
+_ABSENT = {
+    "amsgrad": "there is no amsgrad here",
+    "decoupled_weight_decay": "its weight decay is decoupled in any case",
+    "init_scale": "only AdaTerm has it; other scales begin with the first gradient",
+    "max_norm": "it does not clip. Call clip_grad_norm_ before the step, or use RobustAdamW",
+}
+"""Why some optimizers lack an option, or what to do instead."""
 
 
 class Modes(TypedDict, total=False):
-    """The options that seldom change: those of every optimizer here, beside learning rate and weight decay."""
+    """The options of every optimizer here, except learning rate and weight decay; they seldom change."""
 
     decoupled_weight_decay: bool
     maximize: bool
@@ -93,19 +100,28 @@ def refuse_unknown_options(optimizer: str, make: Callable[..., None], given: Ite
     offered = [name for name in known if name not in ("self", "params", "amsgrad")]  # the last is there to be refused
     for name in given:
         if name not in known:
-            close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, offered, 1)
-            advice = f": did you mean {close[0]!r}?" if close and close[0] in offered else "."
-            if name == "decoupled_weight_decay":
-                advice = ": its weight decay is decoupled in any case."
+            advice = _advise(name, offered)
+            end = "" if advice.endswith("?") else "."
             raise TypeError(
-                f"{optimizer} got an unexpected keyword argument {name!r}{advice} Its options are {', '.join(offered)}"
+                f"{optimizer} got an unexpected keyword argument {name!r}{advice}{end} "
+                f"Its options are {', '.join(offered)}"
             )
+
+
+def _advise(name: str, options: Iterable[str]) -> str:
+    """Which option may be meant by a name that is none, or what to do without it."""
+    close = [name] if name in _ABSENT else get_close_matches(name, [*options, *_OTHER_NAMES], 1)
+    meant = _OTHER_NAMES.get(close[0], close[0]) if close else name
+    hint = f"did you mean {meant!r}?" if meant in options else _ABSENT.get(meant, "")
+    return hint and f": {hint}"
 
 
 def list_parameters(optimizer: str, params: Any) -> Any:
     """Parameters or groups as a list; what cannot be one raises, or is for torch to refuse."""
     if isinstance(params, torch.nn.Module):
         raise TypeError(f"{optimizer} takes parameters, not a module: pass model.parameters()")
+    if isinstance(params, Mapping):
+        raise TypeError(f"{optimizer} takes parameters, or a list of groups, not a dict: pass model.parameters()")
     if isinstance(params, Iterator):
         params = list(params)
         if not params:
@@ -130,8 +146,8 @@ def warn_of_spent_generator(optimizer: str, group: dict[str, Any]) -> None:
 def warn_of_meta_parameters(optimizer: str) -> None:
     """Warn of parameters that have no values: torch's optimizers step over them, and so do ours."""
     warn_user(
-        f"{optimizer} has parameters on the meta device, which have no values and no gradients, so nothing moves: make "
-        "the optimizer after model.to_empty(device=...), which gives the model new parameters"
+        f"{optimizer} has parameters on the meta device, which have no values, so nothing moves: make the optimizer "
+        "after model.to_empty(device=...), which gives the model new parameters"
     )
 
 
@@ -139,9 +155,7 @@ def warn_of_unknown_keys(optimizer: str, group: Mapping[str, Any], known: Mappin
     """Warn of keys of a parameter group that have no effect: another optimizer's options, or misspelt ones."""
     for key in group:
         if key not in known and key not in _KEYS_OF_OTHERS:
-            close = get_close_matches(str(key), known, 1)
-            advice = f": did you mean {close[0]!r}?" if close else ""
-            warn_user(f"{key!r} in a parameter group has no effect on {optimizer}{advice}")
+            warn_user(f"{key!r} in a parameter group has no effect on {optimizer}{_advise(str(key), known)}")
 
 
 def warn_user(message: str) -> None:

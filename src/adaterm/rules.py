@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from adaterm.checks import is_number, require, require_bools, require_choice, require_number
 from adaterm.equations import (
@@ -53,8 +53,8 @@ class AdaTermRule:
     adaptive_dof: bool = True
     uncentered: bool = False
     adaptive_bias_correction: bool = False
-    scale_update: str = "projected"
-    init_scale: str = "eps"
+    scale_update: Literal["projected", "analytic"] = "projected"
+    init_scale: Literal["eps", "gradient"] = "eps"
 
     family: ClassVar[str] = "adaterm"
     scale_name: ClassVar[str] = "exp_scale"  # in the state
@@ -104,7 +104,7 @@ class AdaTermRule:
         return self.eps**2
 
     def initial_scalars(self, size: Size, past: float = 0.0) -> dict[str, float]:
-        """The per-tensor state beside mean and scale, for averages with a past of so many steps."""
+        """The per-tensor state besides mean and scale, for averages with a past of so many steps."""
         scalars = {}
         if self.robust:
             scalars["excess_dof"] = max(self.eps, (self.init_dof or 0.0) - self.min_dof)
@@ -168,7 +168,7 @@ class TRule:
         )
 
     def initial_scalars(self, size: Size, past: float = 0.0) -> dict[str, float]:
-        """The per-tensor state beside mean and scale."""
+        """The per-tensor state besides mean and scale."""
         if not self.robust:
             return {}
         scalars = {"weight_sum": self.betas[0] / (1.0 - self.betas[0])}
@@ -188,7 +188,7 @@ class RobustAdamRule:
     window: int = 100
     threshold: float = 3.0
     minority: float = 0.25
-    max_norm: float | str | None = None
+    max_norm: float | Literal["auto"] | None = None
 
     family: ClassVar[str] = "robust_adam"
     scale_name: ClassVar[str] = "exp_avg_sq"
@@ -273,7 +273,7 @@ HISTORY = "batches"
 
 
 def name_scalars(rule: Rule) -> tuple[str, ...]:
-    """The names of a tensor's numbers in its state, beside mean and scale."""
+    """The names of a tensor's numbers in its state, besides mean and scale."""
     return tuple(rule.initial_scalars(Size(1.0, 0.0)))
 
 

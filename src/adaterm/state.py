@@ -54,7 +54,10 @@ def _adopt_adam(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     groups = []
     for group, current in zip(state_dict["param_groups"], optimizer.param_groups, strict=False):
         if group.get("amsgrad"):
-            raise ValueError("a state of amsgrad=True does not fit: its largest scale would remember what is excluded")
+            raise ValueError(
+                "a state of amsgrad=True does not fit RobustAdamW, which has no amsgrad: load only the model's "
+                "parameters, and begin with a new optimizer"
+            )
         if group.get("weight_decay") and not group.get("decoupled_weight_decay", True):
             warn_user("the weight decay of this state was L2, added to gradients; here it is decoupled, as in AdamW")
         saved = {name: value for name, value in group.items() if name != "amsgrad"}
@@ -202,7 +205,7 @@ def _make_state(
 def keep_history(state: Mapping[Tensor, dict[str, Tensor]], params: list[Tensor], window: int) -> Tensor:
     """What was noted of the last batches, newest first, as it fits the window and its keeper.
 
-    The keeper is the first of the parameters that has a window, as it is after torch's checkpoints have made state.
+    The keeper is the first of the parameters that has a window, also after torch's checkpoints have made state.
     """
     keeper = next(state[parameter] for parameter in params if WINDOW in state.get(parameter, {}))
     previous = next((entry for entry in state.values() if HISTORY in entry), keeper)
@@ -290,7 +293,7 @@ def forget_rehearsal(state: dict[Tensor, dict[str, Tensor]], params: list[Tensor
 def begins_with_infinity(
     state: Mapping[Tensor, Any], params: list[Tensor], agreement: Agreement | None, found_inf: Tensor | None
 ) -> bool:
-    """Whether GradScaler found infinity in first gradients: there is to be no state of theirs."""
+    """Whether GradScaler found infinity in first gradients, which then must not make state."""
     if found_inf is None or all(state.get(parameter) for parameter in params if parameter.grad is not None):
         return False
     if agreement is not None:

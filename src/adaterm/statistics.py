@@ -29,4 +29,6 @@ class ParameterStatistics(Mapping[Tensor, Statistics]):
         return len(self._places)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({dict(self)!r})"
+        shapes = [str(tuple(parameter.shape)) for parameter in self]
+        shown = ", ".join(shapes[:4] + ["..."] * (len(shapes) > 4))
+        return f"{type(self).__name__}({len(shapes)} parameters of shapes [{shown}])"

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import torch
 
-import adaterm
 from adaterm import equations
+from adaterm.optimizer import RobustOptimizer
 from adaterm.torch_primitives import PRIMITIVES
-
-FAMILIES = {adaterm.TAdam: "t_family", adaterm.AdaTerm: "adaterm", adaterm.RobustAdamW: "robust_adam"}
-"""How the names of a method's equations begin."""
 
 
 def hash_equations(optimizer: torch.optim.Optimizer) -> str:
     """Changes with the equations, the class and the defaults of an optimizer of ours."""
-    family = next(name for kind, name in FAMILIES.items() if isinstance(optimizer, kind))
-    content = f"{write_equations(family)} {type(optimizer).__name__} {sorted(optimizer.defaults.items())}"
+    assert isinstance(optimizer, RobustOptimizer)
+    equations_of_rule = write_equations(optimizer.rule_of().family)
+    content = f"{equations_of_rule} {type(optimizer).__name__} {sorted(optimizer.defaults.items())}"
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

@@ -108,7 +108,10 @@ def make_stepper(method: str, params: list[Tensor], lr: float) -> Stepper:
         factory, elementwise = _REGISTERED[method]
         return ElementwiseStepper(factory(params, lr)) if elementwise else SeparateSteppers(factory, params, lr)
     optimizer = _make(method, [torch.zeros(1)])
-    return RuleStepper(optimizer.rule_of(0), params, lr, optimizer.defaults["weight_decay"])
+    decay = optimizer.defaults["weight_decay"]
+    if decay and not optimizer.defaults["decoupled_weight_decay"]:
+        raise ValueError(f"{method}: many trials at once know decoupled weight decay only, not L2")
+    return RuleStepper(optimizer.rule_of(0), params, lr, decay)
 
 
 def make_optimizer(method: str, params: list[Tensor], lr: float) -> torch.optim.Optimizer:

@@ -6,7 +6,7 @@ import pytest
 from adaterm_bench.core.section import Claim, Section
 from adaterm_bench.core.trial import Result, Trial
 from adaterm_bench.experiments.test_functions.claims import make_claims as make_claims_of_searches
-from adaterm_bench.reporting.selection import Grid
+from adaterm_bench.reporting.selection import Grid, select
 from adaterm_bench.reporting.text import summarise
 
 LEVELS = [0.0, 0.01, 0.15]
@@ -58,6 +58,40 @@ def test_little_noise_is_tested_where_there_are_seeds(searches):
     assert (claim.verdict, claim.seeds) == ("reproduced", 20)
     assert claim.estimate == pytest.approx(3.0, rel=0.05)
     assert "On Rosenbrock with 1 % noise, AdaTerm ends further from the minimum than Adam." not in searches
+    of_means = searches["On McCormick with 1 % noise, AdaTerm's mean error is above Adam's."]
+    assert (of_means.verdict, of_means.what) == ("reproduced", "AdaTerm's error over Adam's, of means")
+
+
+def test_the_kind_of_mean_may_decide():
+    """Half of Adam's searches end at the minimum, and half far from it."""
+    grid = search({"Adam": [1e-6, 1.0], "AdaTerm": [1e-3, 1e-2]}, levels=[0.0, 0.01])
+    grid.values["Adam"][1, ::2] = 1e-12
+    texts = {claim.text: claim for claim in make_claims_of_searches({"McCormick": grid}, {}, {}, {}, {})}
+    start = "On McCormick with 1 % noise, AdaTerm"
+    assert texts[f"{start} ends further from the minimum than Adam."].estimate == pytest.approx(100.0, rel=0.1)
+    assert texts[f"{start}'s mean error is above Adam's."].estimate == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_minimum_that_noise_helps_to_find_is_looked_for_at_every_level():
+    grid = search({"At-Adam (as published)": [0.7, 0.5, 0.01]})
+    claims = make_claims_of_searches({"Michalewicz": grid}, {}, {}, {}, {})
+    helped = [claim for claim in claims if claim.family == "With noise, At-Adam finds the minimum of Michalewicz."]
+    assert [claim.verdict for claim in helped] == ["not reproduced", "reproduced"]
+    assert helped[0].note == "The bound is ours. Missed in 20 of 20 searches."
+
+
+def test_an_arm_with_few_seeds_does_not_cost_the_others_theirs():
+    """It is left out, and the note says so; one that lacks a few seeds is not."""
+
+    def run(method, seeds):
+        trials = [Trial("toy", 1, {}, {"noise": level}, method, seed) for level in (0.0, 0.1) for seed in range(seeds)]
+        return [Result(trial, {"error": 1.0}, {}) for trial in trials]
+
+    full = [result for method in ("A", "B", "C") for result in run(method, 50)]
+    grid = select([*full, *run("New", 5)], "error", "noise", ["A"])
+    assert (list(grid.values), len(grid.seeds), grid.left_out) == (["A", "B", "C"], 50, ("New",))
+    grid = select([*full, *run("New", 45)], "error", "noise", ["A"])
+    assert (list(grid.values), len(grid.seeds), grid.left_out) == (["A", "B", "C", "New"], 45, ())
 
 
 def test_a_pooled_claim_names_its_least_level(searches):
@@ -86,7 +120,8 @@ def test_likeness_is_shown_by_an_interval(searches):
 def test_levels_that_cancel_are_told():
     """Eight times Adam's error with little noise, a tenth with much."""
     grid = search({"Adam": [1e-6, 1e-3, 1.0], "AdaBelief": [1e-6, 8e-3, 0.1]})
-    (claim,) = (it for it in make_claims_of_searches({"McCormick": grid}, {}, {}, {}, {}) if "is like" in it.text)
+    claims = make_claims_of_searches({"McCormick": grid}, {}, {}, {}, {})
+    (claim,) = (it for it in claims if "with noise, AdaBelief's error is like" in it.text)
     assert claim.verdict == "reproduced"
     assert "Furthest from 1 with 15 % noise: 0.099" in claim.note
 

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from adaterm_bench.core.trial import Result
-from adaterm_bench.experiments.figures.experiment import FIGURES, Explanatory, density, measure_central
+from adaterm_bench.experiments.figures.experiment import (
+    FIGURES,
+    Explanatory,
+    density,
+    measure_central,
+    surrogate_gradient,
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +63,14 @@ def test_surrogate_gradient_is_the_papers(data):
     weight = np.array(found["weight"])
     for size, values in zip(found["sizes"], found["gradients"], strict=True):
         assert values == pytest.approx(0.5 * (-weight + np.log(weight) + 1.0 + 1.5 / size), abs=1e-9)
+
+
+def test_at_a_weight_of_one_the_surrogate_gradient_is_positive():
+    """Whatever the size, though the paper says that it is always negative for large ones."""
+    found = surrogate_gradient(Explanatory(points=200), np.random.default_rng(0))
+    assert found["weight"][99] == pytest.approx(1.0)
+    for size, values in zip(found["sizes"], found["gradients"], strict=True):
+        assert values[99] == pytest.approx(0.75 / size)
 
 
 def test_scales_after_one_point_by_hand(data):

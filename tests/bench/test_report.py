@@ -19,7 +19,7 @@ from adaterm_bench.reporting import comparison, figures, html, palette
 from adaterm_bench.reporting.claims import correct_families
 from adaterm_bench.reporting.report import write
 from adaterm_bench.reporting.sections import SMOKE
-from adaterm_bench.reporting.text import describe_measurement, format_number, format_spread
+from adaterm_bench.reporting.text import describe_measurement, format_number, format_spread, tidy
 
 METHODS = ["AdaTerm", "Adam", "t-Adam", "AdamW + clip", "a method with a name so long that no column could hold it all"]
 LEVELS = [0.0, 0.1, 0.2, 0.5]
@@ -212,13 +212,21 @@ def test_every_link_leads_somewhere(folder, single, alone):
 def test_contents_and_the_result_come_before_the_claims(folder):
     for name in ("report.html", "report.md"):
         text = re.sub(r"<nav.*?</nav>|[>#]", " ", (folder / name).read_text().replace("</", " </"), flags=re.DOTALL)
-        places = [text.index(words) for words in ("Of the paper, 1 claim", " Contents", " Claims", "Better.")]
+        places = [text.index(words) for words in ("The paper: 1 claim", " Contents", " Claims", "Better.")]
         assert places == sorted(places)
     page = (folder / "report.html").read_text()
-    assert page.count("<details") == 2  # the paper's claims and ours, of the one section that has any
+    assert page.count('<details class="group"') == 2  # the paper's claims and ours, of the one section that has any
     assert page.count('<tr class="is-') == 6
     for verdict in ("all", "reproduced", "not-reproduced", "undecided"):
         assert f'id="only-{verdict}"' in page
+
+
+def test_every_page_names_the_report_and_lists_all_pages(folder):
+    for path in read_pages(folder):
+        text = path.read_text()
+        assert "Results of the experiments</title>" in text
+        (pages,) = re.findall(r"<nav class=\"side\".*?<details><summary>Pages</summary><ol>(.*?)</ol>", text)
+        assert pages.count("<li>") == len(sections()) + 1
 
 
 def test_figures_and_tables_can_be_linked_to(folder):
@@ -265,6 +273,12 @@ def test_an_end_reads_as_the_bound_only_if_it_is(high, shown):
     assert shown in describe_measurement(Claim("A", "b", 0.46, 0.39, high, bound=0.55, wants="below"))
 
 
+def test_large_numbers_are_written_alike():
+    claim = Claim("A", "b", 8205195.0, 8040329.0, 8369127.0, bound=1e4)
+    shown = "8~205~195 (8~040~329 to 8~369~127); claimed to be above 10~000."
+    assert describe_measurement(claim).endswith(shown.replace("~", "\u202f"))
+
+
 @pytest.mark.parametrize(
     ("low", "high", "wants", "chance", "verdict"),
     [
@@ -299,8 +313,8 @@ def test_claims_of_one_sentence_are_decided_together():
 def test_every_verdict_is_said_in_words(folder):
     for name in ("report.html", "report.md"):
         text = (folder / name).read_text()
-        assert "Of the paper, 1 claim: 1 reproduced, 0 not reproduced, 0 undecided" in text
-        assert "Of ours, 5 claims: 1 reproduced, 1 not reproduced, 3 undecided" in text
+        assert "The paper: 1 claim, 1 reproduced, 0 not reproduced, 0 undecided" in text
+        assert "Ours: 5 claims, 1 reproduced, 1 not reproduced, 3 undecided" in text
         assert "Section 5: 1 against 2" in text
     assert text.count("**not reproduced**") == 1
     page = (folder / "pages/regression.md").read_text()
@@ -373,10 +387,23 @@ def test_number(value, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "tidied"),
+    [
+        ("4.6e-05 ± 0.0001", "4.6e\u22125 ± 0.0001"),
+        ("-1.0e+10", "\u22121.0e10"),
+        ("8e+00", "8e0"),
+        ("1,234", "1\u202f234"),
+    ],
+)
+def test_numbers_of_every_format_look_alike(text, tidied):
+    assert tidy(text) == tidied
+
+
+@pytest.mark.parametrize(
     ("mean", "std", "text"),
     [
         (0.73127, 0.00213, "0.7313 ± 0.0021"),
-        (-5120.3, 211.0, "\u22125120 ± 211"),
+        (-5120.3, 211.0, "\u22125\u202f120 ± 211"),
         (1.5, nan, "1.50"),
         (1.5, 0.0, "1.50 ± 0"),
     ],

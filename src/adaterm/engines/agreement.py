@@ -175,7 +175,7 @@ class Judgement:
         self._sums = torch.empty(blocks[0].rule.sum_count, len(sizes), dtype=self._dtype, device=history.device)
 
     def reach(self, sums: list[Tensor], scaling: Scaling) -> list[Tensor]:
-        """The verdict of each group, by its own options, from the sums of all blocks; one alone remembers the batch."""
+        """The verdict of each group, from the sums of all blocks; groups with the same options share one."""
         eager = not torch.compiler.is_compiling()
         if eager and self.history.is_cuda and torch.cuda.is_current_stream_capturing():
             self.engines[0][0].block.captured.append(self)  # a graph writes into its tensors at every replay
@@ -183,19 +183,23 @@ class Judgement:
             together = [values.to(self.history.device, self._dtype) for values in sums]
             reuses = eager and not any(values.requires_grad for values in together)
             sums = [torch.cat(together, dim=1, out=self._sums) if reuses else torch.cat(together, dim=1)]
+        judges: dict[Any, Engine] = {}
+        keys = []
+        for engine, *_ in self.engines:
+            keys.append((engine.block.rule.numbers, engine.block.rule.flags))
+            judges.setdefault(keys[-1], engine)
         # What is far is noted by the least threshold, whatever the order of the groups, and after all have judged.
-        thresholds = [getattr(engines[0].block.rule, "threshold", inf) for engines in self.engines]
-        least = thresholds.index(min(thresholds))
+        thresholds = [getattr(numbers, "threshold", inf) for numbers, _ in judges]
+        noting = list(judges)[thresholds.index(min(thresholds))]
         verdicts = {}
-        for place in [*range(least), *range(least + 1, len(thresholds)), least]:
-            engine = self.engines[place][0]
-            engine.block.scaling = scaling
-            verdicts[place] = engine.judge(Evidence(sums[0], self._sizes, self.history, place == least))
-        return [verdicts[place] for place in range(len(thresholds))]
+        for key in [*(key for key in judges if key != noting), noting]:
+            judges[key].block.scaling = scaling
+            verdicts[key] = judges[key].judge(Evidence(sums[0], self._sizes, self.history, key == noting))
+        return [verdicts[key] for key in keys]
 
 
 def _as_slice(numbers: list[int]) -> Any:
-    """A slice in place of numbers that follow each other: it costs no copy of indices."""
+    """A slice instead of numbers that follow each other: it costs no copy of indices."""
     run = bool(numbers) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     return slice(numbers[0], numbers[-1] + 1) if run else numbers
 

@@ -27,8 +27,8 @@ def is_capturing() -> bool:
 class Block:
     """Tensors of one parameter group that share device and precisions, as parallel lists.
 
-    Complex tensors come as pairs of reals. Of a tensor that ranks share, these are this rank's part, which may be
-    empty; `sizes` are those of whole tensors. Gradients, rule, options and scaling are those of the step at hand.
+    Complex tensors come as pairs of reals. If ranks share a tensor, the lists have this rank's part, which may be
+    empty; `sizes` are those of whole tensors. Gradients, rule, options and scaling are those of the current step.
     """
 
     rule: Rule
@@ -47,12 +47,11 @@ class Block:
     arranged: list[Tensor] = field(default_factory=list)  # gradients in the order of memory that a fused engine needs
     captured: list[Any] = field(default_factory=list)  # what CUDA graphs refer to; lives as long as the optimizer
     scaling: Scaling = field(default_factory=Scaling)
+    on_host: bool = field(init=False)  # whether step counts may be read without waiting for a device
 
-    @property
-    def on_host(self) -> bool:
-        """Whether step counts may be read without waiting for a device."""
+    def __post_init__(self) -> None:
         tracked = self.options.capturable or self.options.differentiable or torch.compiler.is_compiling()
-        return not tracked and all(step.is_cpu for step in self.steps)
+        self.on_host = not tracked and all(step.is_cpu for step in self.steps)
 
     def read_lr(self) -> Number:
         """The learning rate: a number, or a 0-dim tensor if reading that would wait for a device or break a graph."""
@@ -74,7 +73,7 @@ class Block:
         return Pace(self.read_lr(), self.options.weight_decay, step)
 
     def gather_scalars(self, values: dict[str, Any]) -> Any:
-        """A rule's scalars by name; those that it does without are 0."""
+        """A rule's scalars by name; those that it does not have are 0."""
         return self.rule.Scalars(**{name: values.get(name, 0.0) for name in self.rule.Scalars._fields})
 
 
@@ -105,7 +104,7 @@ def read_verdict(verdict: Tensor | None) -> Batch | None:
 
 
 class Engine(Protocol):
-    """Steps the tensors of a block, and owns all that is remembered for the next step; engines alone change state."""
+    """Steps the tensors of a block, and owns all that is remembered for the next step; only engines change state."""
 
     block: Block
     statistics: Tensor

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from adaterm.engines.agreement import get_local, is_sharded
@@ -88,6 +89,12 @@ def _find_missing() -> set[str]:
 
 def _refuse_fused(unsupported: list[Tensor]) -> NoReturn:
     """Say what `fused=True` would need."""
+    for kind in map(type, map(get_local, unsupported)):
+        if kind not in (Tensor, Parameter):
+            raise RuntimeError(
+                f"`fused=True` requires all the params to be plain Tensors, but one is a {kind.__name__}, a subclass: "
+                "use fused=False"
+            )
     kinds = sorted({f"{parameter.dtype} on {parameter.device.type}" for parameter in unsupported})
     missing = _find_missing()
     needs = "".join(f"; on {device} it needs {_NEEDS[device]}" for device in _NEEDS if device in missing)

@@ -3,7 +3,7 @@
 On a GPU torch splits an operation on a long list into several launches, as it does for its own foreach optimizers.
 
 Per-tensor numbers lie in stacked vectors, on which `weigh` runs as it does on one tensor. `gauge` and `move` run on
-`Tensors`: lists with operators, which need no more than two scratch lists beside parameters, gradients and state.
+`Tensors`: lists with operators, which need no more than two scratch lists besides parameters, gradients and state.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,14 +18,24 @@ from adaterm.engines.layout import find_addresses
 from adaterm.options import Common
 from adaterm.rules import WINDOW, Rule, name_state
 
-# torch's own check of many tensors in one call; without it no step is repeated
-_TensorGuards: Any = getattr(importlib.import_module("torch._C._dynamo.guards"), "TensorGuards", None)
+
+def _find_guards() -> Any:
+    """torch's own check of many tensors in one call; it is private, and where it is not as we know it, None."""
+    try:
+        guards: Any = importlib.import_module("torch._C._dynamo.guards").TensorGuards
+        probe = torch.empty(1, device="cpu")
+        return guards if guards(probe, dynamic_dims_sizes=[[1]], dynamic_dims_strides=[[1]]).check(probe) else None
+    except Exception:
+        return None
+
+
+_TensorGuards = _find_guards()  # without it no step is repeated
 
 _NO_MODE = nullcontext()
 
 
 class Plan(NamedTuple):
-    """What is to be done with a group in a step; all that cannot be done was refused before there was one."""
+    """What is to be done with a group in a step; what cannot be done was refused before."""
 
     rule: Rule
     options: Common

@@ -38,7 +38,7 @@ def judge(block: Block, evidence: Evidence) -> Tensor:
         verdict, remembered = torch.where(taken, verdict, nan), torch.where(taken, remembered, evidence.history)
     if evidence.remember:
         evidence.history.copy_(remembered)
-    return verdict
+    return verdict.to(evidence.history.dtype)
 
 
 class ReferenceEngine:

@@ -30,7 +30,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
         self._length = length
 
     def attach(self, trainer: Any) -> "MonitorCallback":
-        """Become the first callback of a trainer, so that those that report what is logged report our numbers, too."""
+        """Become the first callback of a trainer, so that callbacks that report logs also report our numbers."""
         trainer.callback_handler.callbacks.insert(0, self)
         return self
 

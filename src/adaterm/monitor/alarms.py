@@ -37,9 +37,10 @@ class Alarms:
         same = _find_same_norms(history, EQUAL if fine else max(COARSE, 2.0 * precision))[-last:]
         if same.sum() >= (CLIPPED if fine else SHARE_CLIPPED * last):
             norm = f"{history.norm[-last:][same].median().item():.3g}"
+            often = f"at least {int(same.sum())} of the last {last} gradients"
             self.warn_of_clipping(
-                f"{int(same.sum())} of the last {last} gradients seem to be clipped, or scaled, to a norm of {norm}",
-                f"If clip_grad_norm_ does it, or your framework, end that and pass max_norm={norm} to RobustAdamW",
+                f"{often} seem to be clipped, or scaled, to a norm of {norm}",
+                f"If clip_grad_norm_ does it, or your framework, stop that and pass max_norm={norm} to RobustAdamW",
             )
         run, end = _find_longest_run(history.far.tolist())
         if nonfinite.any(1).all():  # by which all of them may be excluded, too
@@ -60,7 +61,7 @@ class Alarms:
             self._warn(
                 "share",
                 f"{int(excluded.sum())} of the last {last} batches were distrusted. If monitor.aberrant() shows good "
-                "ones, raise `threshold`, or lower `minority` below their share; if it shows bad ones, mend the data",
+                "ones, raise `threshold`, or lower `minority` below their share; if it shows bad ones, repair the data",
             )
         tops, seen = trusts.amax(0), int(history.steps[-1])
         never = [name for name, top in zip(names, tops.tolist(), strict=True) if 0.0 <= top < UNTRUSTED]
@@ -84,7 +85,7 @@ class Alarms:
 
 
 def _find_same_norms(history: History, tolerance: float) -> Tensor:
-    """Whose norms are the largest of the last, but for a tolerance, although gradients differ by more than explains it.
+    """Which steps have the largest norm of the last ones, within a tolerance, although their gradients differ by more.
 
     A difference d, relative to the gradients and in another direction, has a level of ln d^2 and adds d^2 / 2 to norms.
     """

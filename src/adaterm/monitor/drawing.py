@@ -35,7 +35,7 @@ def draw(history: History, names: list[str], judged: bool) -> Figure:
 def group_names(names: list[str]) -> dict[str, list[int]]:
     """Columns by layer: tensors, or modules that have several where there are too many tensors to name each.
 
-    Where modules are too few to tell much, and what they consist of is too much to name, that is shown all the same.
+    Where modules are too few to tell much, their parts are shown, even if these are too many to name each.
     """
     parts = [name.split(".") for name in names]
     finer: dict[str, list[int]] = {}

@@ -10,13 +10,13 @@ from torch import Tensor
 from adaterm.monitor.history import History
 
 SHOWN = 3  # tensors of a batch
-STANDS_OUT = 3.0  # the z-score of a tensor, and the score of a batch, from which on it is not an ordinary one
+STANDS_OUT = 3.0  # the least z-score of a tensor, and score of a batch, that is not ordinary
 
 Marks = Mapping[int, Any]
 
 
 class Aberrant(NamedTuple):
-    """A batch that stood out: what it was called, and which tensors stood out most, with z-scores of their own.
+    """A batch: what it was called, and the tensors that stood out most, with their z-scores.
 
     The mark is a list if there were several before the step. The norm is that of all gradients; None if the optimizer
     does not know it. `nonfinite` counts tensors; their z-scores are infinite.
@@ -45,9 +45,9 @@ class Layer(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A sample, its batches, how many of them were excluded, their mean score, and a z-score of the sum of their ranks.
+    """A sample: how many batches it was in, how many of these were excluded, their mean score, and a z-score.
 
-    The z-score says how sure it is that the batches rank high, and grows with their number.
+    The z-score is that of the sum of their ranks: the larger it is, the less it is chance that they rank high.
     """
 
     sample: Any
@@ -58,16 +58,22 @@ class Sample(NamedTuple):
 
 
 def find_aberrant(history: History, names: list[str], marks: Marks, count: int | None) -> list[Aberrant]:
-    """The batches that rank highest, whether or not there is anything wrong with them."""
+    """The batches that rank highest, even if none of them stood out."""
     scores = history.score(torch.arange(len(history)))
     return _describe(history, names, marks, scores, _rank(history, scores)[:count])
 
 
 def _rank(history: History, scores: Tensor) -> list[int]:
-    """Places of the history: those with gradients that are not finite, and then by score; at last those without one."""
-    broken, rank = history.nonfinite.any(1).tolist(), scores.nan_to_num(-1.0).tolist()
-    known = ((scores > 0.0) | history.nonfinite.any(1) | history.excluded).nonzero()[:, 0].tolist()
-    return sorted(known, key=lambda place: (not broken[place], -rank[place]))
+    """Places of the history: gradients that are not finite, then what else stood out, then the rest; each by score."""
+    outstanding = _find_outstanding(history, scores)
+    # Not all that was excluded before the rest: it would bury a fault in one tensor under what was excluded by chance.
+    kinds = torch.stack([history.nonfinite.any(1), outstanding, scores.nan_to_num(-1.0)], dim=1).tolist()
+    known = (outstanding | (scores > 0.0)).nonzero()[:, 0].tolist()
+    return sorted(known, key=kinds.__getitem__, reverse=True)
+
+
+def _find_outstanding(history: History, scores: Tensor) -> Tensor:
+    return history.excluded | history.nonfinite.any(1) | (scores >= STANDS_OUT)
 
 
 def _describe(history: History, names: list[str], marks: Marks, scores: Tensor, places: list[int]) -> list[Aberrant]:
@@ -169,17 +175,19 @@ class Text(str):
 
 def format_findings(history: History, names: list[str], marks: Marks, count: int, title: str) -> Text:
     """The worst of the batches that stood out, and the tensors with the least trust."""
+    if not len(history):
+        return Text(f"{title}: no step was seen yet")
     scores = history.score(torch.arange(len(history)))
-    outstanding = history.excluded | history.nonfinite.any(1) | (scores >= STANDS_OUT)
-    chosen = [place for place in _rank(history, scores) if outstanding[place]]
-    last = int(history.steps[-1]) if len(history) else 0
+    chosen = _rank(history, scores)[: int(_find_outstanding(history, scores).sum())]
+    last = int(history.steps[-1])
     seen = f"{len(history):,} steps" + (f" up to step {last:,}" if last > len(history) else "")
     lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} excluded", ""]
     if chosen:
         stood_out = f"{len(chosen):,} stood out: excluded, not finite, or with a score of {STANDS_OUT:g} or more"
         more = f"; the worst {count}, and table({len(chosen)}) has all" if len(chosen) > count else ""
         lines.append(stood_out + more)
-        lines.append(f"{'step':>8}  {'score':>6}  {'level':>6}  {'z':>6}  {'trust':>5}  mark; tensors that stood out")
+        numbers = f"{'score':>6}  {'level':>6}  {'z':>6}  {'trust':>5}"
+        lines.append(f"{'step':>8}  {numbers}  mark; tensors that stood out, with their z-scores")
     elif history.zscore.isnan().all():
         lines.append("Nothing to tell yet: too few steps to know what is usual.")
     else:
@@ -188,10 +196,11 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
         tensors = ", ".join(f"{name} {zscore:.0f}" for name, zscore in batch.tensors.items())
         numbers = f"{batch.score:6.1f}  {batch.level:6.2f}  {batch.zscore:6.1f}  {batch.trust:5.2f}"
         mark = "" if batch.mark is None else f"{_shorten(batch.mark)}; "
-        lines.append(f"{batch.step:8,}  {numbers}  {mark}{tensors or 'none alone'}")
+        lines.append(f"{batch.step:8,}  {numbers.replace('nan', '  -')}  {mark}{tensors or 'no single tensor'}")
     layers = sum_up_layers(history, names)
-    width = max(map(len, layers), default=6)
-    lines += ["", f"{len(layers):,} tensors had gradients; the least trusted{' first' * (len(layers) <= count)}"]
+    width = max(map(len, ("tensor", *layers)))
+    shown = "the least trusted first" if len(layers) <= count else f"the {count} least trusted"
+    lines += ["", f"{len(layers):,} tensors had gradients; {shown}"]
     lines.append(f"{'tensor':{width}}  {'steps':>7}  distrusted  not finite  mean trust  least trust     dof")
     for name, layer in sorted(layers.items(), key=lambda item: (-item[1].nonfinite, item[1].mean_trust))[:count]:
         counts = f"{layer.steps:7,}  {layer.distrusted:10,}  {layer.nonfinite:10,}"

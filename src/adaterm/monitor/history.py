@@ -19,9 +19,9 @@ ABOVE = 0.9  # quantile of a tensor's distances; where it is far from the median
 class History:
     """Steps that were taken, oldest first, with a number for each, or one for each tensor.
 
-    `level`, `zscore` and `trust` are RobustAdamW's own. Of other optimizers the level is the mean log-distance of their
+    `level`, `zscore` and `trust` are RobustAdamW's own. For others the level is the mean log-distance of their
     tensors, the z-score and what counts as excluded follow from it as they do in RobustAdamW, and the trust is the mean
-    over tensors. `norm` is that of all gradients, as RobustAdamW was given them; of other optimizers it is NaN. `far`
+    over tensors. `norm` is that of all gradients, as RobustAdamW was given them; for others it is NaN. `far`
     are batches beyond the threshold over half a window; RobustAdamW trusts them after a few in a row. `score` is the
     root mean square, over tensors, of how far each lies above its own usual distance.
     """
@@ -54,8 +54,8 @@ class History:
     def stand_out(self, places: Tensor) -> Tensor:
         """How far, at these places of the history, each tensor lay above its usual distance: a z-score of its own.
 
-        What is usual is asked at every tenth step. NaN as long as nothing is, or without a gradient; infinite if the
-        gradient was not finite.
+        What is usual is found out at every tenth step. NaN as long as that is unknown, or without a gradient; infinite
+        if the gradient was not finite.
         """
         padded = torch.cat([self.notes.new_full((self.window, self.notes.shape[1]), inf), self.notes])
         offset = (self.steps - 1) % REFRESHED  # whoever reads fewer steps gets the same numbers for the last ones

@@ -68,7 +68,7 @@ class Meter:
         self._metrics: dict[str, float] = {}
 
     def take(self, rows: Tensor) -> None:
-        """Take new rows of a ring into account; a step that GradScaler had skipped counts for nothing."""
+        """Take new rows of a ring into account; steps that GradScaler skipped do not count."""
         steps = list_numbers(rows)[:, 0].tolist()
         taken = []
         for place, step in enumerate(steps):

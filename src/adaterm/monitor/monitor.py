@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from adaterm.checks import require
 from adaterm.monitor.alarms import Alarms
 from adaterm.monitor.findings import (
     Aberrant,
@@ -39,7 +40,7 @@ class Monitor:
 
     Args:
         optimizer: one of ours, or a framework's wrapper around it.
-        model: whose names the parameters get. Else they have those that the optimizer was given, or group and position.
+        model: its parameter names are used. Without it, they are those given to the optimizer, or group and position.
         length: how many steps are remembered. Each takes 12 bytes of the device's memory for each tensor, and 36 more.
 
     Examples:
@@ -63,9 +64,11 @@ class Monitor:
         while not isinstance(optimizer, RobustOptimizer) and hasattr(optimizer, "optimizer"):
             optimizer = optimizer.optimizer
         if not isinstance(optimizer, RobustOptimizer):
-            raise TypeError(f"a Monitor watches an optimizer of adaterm, not {type(optimizer).__name__}")
-        if length < 1:
-            raise ValueError(f"length={length}: this must be at least 1: the number of steps to remember")
+            kind = type(optimizer).__name__
+            advice = "RobustAdamW(dof=inf, threshold=inf) is AdamW, and can be watched"
+            advice = "call Monitor(optimizer, model)" if isinstance(optimizer, nn.Module) else advice
+            raise TypeError(f"a Monitor watches an optimizer of adaterm, not {kind}: {advice}")
+        require(length >= 1, "length", length, "at least 1: the number of steps to remember")
         self.optimizer, self._model, self._length = optimizer, model, length
         if model is not None:
             _warn_of_another_model(model, optimizer)
@@ -104,7 +107,7 @@ class Monitor:
         self._ring.fill(rows, self._mark)
 
     def mark(self, batch: Any) -> None:
-        """Say what the batch of the next step is to be called: any object, or the indices of its samples.
+        """Give the batch of the next step a name: any object, or the indices of its samples.
 
         Several marks before a step are those of its micro-batches.
         """
@@ -115,7 +118,7 @@ class Monitor:
         self._ring.mark(self._mark)
 
     def gather_marks(self) -> None:
-        """Where each rank has marked its own part of every batch, give all of them to all: call it on every rank."""
+        """Give every rank the marks of all ranks, if each marks its own part of a batch: call it on every rank."""
         fresh = {number: list_samples(mark) for number, mark in self._marks.items() if number > self._gathered}
         parts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(parts, fresh)
@@ -124,7 +127,7 @@ class Monitor:
         self._gathered = self._mark
 
     def _read(self, last: int | None = None) -> History:
-        """The last steps, or all; whoever reads is warned of what is wrong with them."""
+        """The last steps, or all, with warnings of what is wrong with them."""
         history = History(self._ring.read(last or self._length), self._judged, self._window)
         learnt = [parameter.dtype for parameter in self._list_params() if parameter.requires_grad]
         precision = max((torch.finfo(dtype).eps for dtype in learnt), default=0.0)
@@ -135,15 +138,16 @@ class Monitor:
         return name_parameters(self.optimizer.param_groups, self._model)
 
     def aberrant(self, count: int | None = 10) -> list[Aberrant]:
-        """The batches that stood out most, the worst first: those with gradients that are not finite, then by score.
+        """The batches that stood out most, the worst first.
 
-        None gives all: `[batch.mark for batch in monitor.aberrant(None) if batch.trust < 0.5]` are those excluded.
-        These are ranks: where all is well, the first are ordinary, too. Of those in `table` that is not so.
+        Those with gradients that are not finite come first, then those that were excluded or have a score of 3 or more,
+        then the rest; each of these by score. None gives all: `[batch.mark for batch in monitor.aberrant(None) if
+        batch.trust < 0.5]` are those excluded. These are only ranks; `table` lists only what stood out.
         """
         return find_aberrant(self._read(), self._name_tensors(), self._marks, count)
 
     def aberrant_samples(self, count: int | None = 10) -> list[Sample]:
-        """Of the samples that were marked, those whose batches stood out most, again and again; None gives all.
+        """The marked samples whose batches had the highest scores, again and again; None gives all.
 
         A mark that is no list, array or tensor of indices counts as one sample: a shard, for instance.
         """
@@ -156,7 +160,7 @@ class Monitor:
     def metrics(self, prefix: str = "adaterm/") -> dict[str, float]:
         """Numbers of the last step, and the share of the window that was excluded, for any logger.
 
-        What is not known yet is left out. One small copy from the device, which this waits for.
+        What is not known yet is left out. This waits for one small copy from the device.
         """
         needed, counted = self._meter.needed, self._ring.counted
         fresh = needed if counted is None else min(needed, counted - self._meter.step)
@@ -169,7 +173,7 @@ class Monitor:
         return self._meter.list_metrics(prefix)
 
     def table(self, count: int = 10) -> str:
-        """The worst of the batches that stood out, if any did, and the least trusted tensors, as text."""
+        """The worst of the batches that stood out, in the order of `aberrant`, and the least trusted tensors."""
         history, names = self._read(), self._name_tensors()
         return format_findings(history, names, self._marks, count, type(self.optimizer).__name__)
 

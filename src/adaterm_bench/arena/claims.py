@@ -123,7 +123,7 @@ def _claim_trap(finals: Finals, measure: Measure) -> list[Claim]:
     what = f"how far its loss is above that of {BASELINE}, of the worse task, %"
     note = (
         f"Learnt: at most {LEARNT:g} % above. First task: {_describe(tasks[0])} Second task: {_describe(tasks[1])} A "
-        "loss of either task that was lost counts as not learnt."
+        "run that ends without a finite loss counts as not learnt."
     )
     return [Claim(text, what, estimate, low, high, bound=LEARNT, wants="below", note=note)]
 

@@ -123,4 +123,4 @@ def _describe_lost(results: Sequence[Result], measure: Measure, models: Sequence
         for method, choice in choose_on(results, measure, model, CLEAN).items()
         if choice.rate is None
     ]
-    return f"No rate was chosen, as clean runs were lost at all of them: {', '.join(lost)}. " if lost else ""
+    return f"No rate was chosen, because clean runs were lost at all of them: {', '.join(lost)}. " if lost else ""

@@ -48,7 +48,8 @@ def keep_chosen(trials: Sequence[Trial], tuned: str, track: Track, outcome: str,
         raise NotTunedError(_explain(missing, tuned))
     if lost:
         raise NotTunedError(
-            f"No learning rate can be chosen, as runs were lost at every one, for {', '.join(lost)}: leave these out."
+            "No learning rate can be chosen, because runs were lost at every one, for "
+            f"{', '.join(lost)}: leave these out."
         )
     return list(chosen.values())
 

@@ -98,7 +98,7 @@ def make_trap_table(finals: Finals, measure: Measure, title: str) -> list[Table]
     heading += ["excluded of the first task", "excluded of the second task"]
     note = (
         "Two tasks take turns, 70 to 30, with gradients ten times apart. No batch is bad: a method that takes the "
-        "second task for an accident does not learn it. Validation losses of both, and the share of each task's "
+        "second task for a fault does not learn it. Validation losses of both, and the share of each task's "
         "batches with a trust below a half."
     )
     return [Table(title, heading, rows, note)]

@@ -17,6 +17,8 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    if os.name == "nt":  # where a folder cannot be opened
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # else the new name could be lost with the power

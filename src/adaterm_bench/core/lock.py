@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+try:
+    from filelock import FileLock, Timeout
+except ImportError as error:
+    raise ImportError("adaterm-bench needs the extra bench: pip install '.[bench]' in a clone of adaterm") from error
 
 from adaterm_bench.core.store import StoreError
 

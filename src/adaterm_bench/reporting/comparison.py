@@ -1,6 +1,7 @@
 """Every method beside AdaTerm, seed by seed: what a mean and its spread do not tell."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,6 @@ from adaterm_bench.reporting.text import format_number, format_spread
 
 OURS = "AdaTerm"
 RIVALS = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam")
-HOW = "95 % intervals by bootstrap; of two or three seeds Student's, of four or five none; so few decide no claim."
 
 
 def group_by_method(results: Sequence[Result], **fixed: Any) -> dict[str, list[Result]]:
@@ -37,6 +37,14 @@ def group_by_method(results: Sequence[Result], **fixed: Any) -> dict[str, list[R
     methods = dict.fromkeys([*RIVALS, OURS, *(result.trial.method for result in matching)])
     groups = {method: [result for result in matching if result.trial.method == method] for method in methods}
     return {method: group for method, group in groups.items() if group}
+
+
+def describe_how(results: Iterable[Result]) -> str:
+    """How intervals are made, and what is different where some method has few seeds."""
+    seeds = Counter((result.trial.method, str(result.trial.condition)) for result in results)
+    few = any(too_few(count, 0.95) for count in seeds.values())
+    note = " With two or three seeds they are Student's, with four or five there are none: so few decide no claim."
+    return f"95 % intervals by bootstrap over seeds.{note * few}"
 
 
 def list_by_seed(groups: dict[str, list[Result]], outcome: str) -> dict[str, dict[int, float]]:
@@ -86,7 +94,8 @@ def compare_in_pairs(
         if len(ours)
     ]
     columns = ["method", "seeds", "interquartile mean", f"its difference from {than}", f"{than} is better in"]
-    note = f"Over the seeds that both have; {better} is better. {HOW}"
+    shared = [result for group in group_by_method(results, **fixed).values() for result in group]
+    note = f"Over the seeds that both have; {better} is better. {describe_how(shared)}"
     return [Table(title, columns, rows, note)] if rows else []
 
 

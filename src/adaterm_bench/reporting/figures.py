@@ -12,6 +12,7 @@ from adaterm_bench.reporting.intervals import Values, too_few
 from adaterm_bench.reporting.palette import GRID, INK, choose_look
 from adaterm_bench.reporting.statistics import Better, mean_std, quartiles
 from adaterm_bench.reporting.style import WIDTH, use_style
+from adaterm_bench.reporting.text import tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def draw_against_noise(
     places = np.arange(ticks.size, dtype=np.float64) if close else ticks
     with use_style():
         figure, axes = _make_axes(xlabel, ylabel, log and _is_positive(values))
-        axes.set_xticks(places, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks(places, [tidy(f"{tick:g}") for tick in ticks])
         bands = {method: quartiles(runs, better) for method, runs in values.items()}
         _draw_bands(axes, places, bands, better, markers=True)
     return figure
@@ -253,7 +254,7 @@ def _draw_bands(
     axes.autoscale_view()
     bottom, top = axes.get_ylim()
     if axes.get_yscale() == "log":
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_formatter(lambda value, _: tidy(f"{value:g}"))
         axes.yaxis.set_minor_formatter(_format_two_and_five if top < 60.0 * bottom else "")
         if top < 4.0 * bottom:  # it may hold none of these
             axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -304,7 +305,7 @@ def _name_ends(axes: "Axes", x: float, ends: Mapping[str, float]) -> None:
 
 def _format_two_and_five(value: float, _: object = None) -> str:
     """Names only 2 and 5 of each decade, where one decade or two are all there is."""
-    return f"{value:g}" if round(value / 10.0 ** floor(log10(value))) in (2, 5) else ""
+    return tidy(f"{value:g}") if round(value / 10.0 ** floor(log10(value))) in (2, 5) else ""
 
 
 def _shorten_name(name: str, length: int = 36) -> str:

@@ -23,7 +23,6 @@ from adaterm_bench.reporting.text import (
 
 SIGNS: dict[Verdict, str] = {"reproduced": "✓", "not reproduced": "✕", "undecided": "?"}
 NUMBER = re.compile(r"[\u2212+-]?\.?\d|[\u2212-]?∞|no value$|—$|$")
-NAME = "Results of the experiments"
 STYLE_FILE = Path(__file__).with_name("report.css")
 
 
@@ -35,38 +34,48 @@ class Part(NamedTuple):
     pictures: list[str]
 
 
-def render_contents(parts: Sequence[Part]) -> str:
-    """The first page: the result in a paragraph, contents, and the claims."""
-    return _render_page(NAME, [f"<h1>{NAME}</h1>", *_render_result(parts), *_render_claims(parts)], parts, "")
+def render_contents(name: str, parts: Sequence[Part]) -> str:
+    """The first page: the report's name, the result in a paragraph, contents, and the claims."""
+    body = [f"<h1>{escape(name)}</h1>", *_render_result(parts), *_render_claims(parts)]
+    return _render_page(name, name, body, parts, "")
 
 
-def render_part(parts: Sequence[Part], place: int, contents: str) -> str:
+def render_part(name: str, parts: Sequence[Part], place: int, contents: str) -> str:
     """The page of a section; `contents` is the path of the first page as this one sees it."""
     part = parts[place]
-    title = f"{part.section.title} · {NAME}"
     steps = [
         f'<a rel="{word}" href="{escape(Path(parts[at].path).name)}">{arrow} {escape(parts[at].section.title)}</a>'
         for at, word, arrow in ((place - 1, "prev", "←"), (place + 1, "next", "→"))
         if 0 <= at < len(parts)
     ]
     body = [*_render_section(part, 1), f'<nav class="steps" aria-label="Pages">{"".join(steps)}</nav>']
-    return _render_page(title, body, parts, contents, current=place)
+    return _render_page(name, f"{part.section.title} · {name}", body, parts, contents, current=place)
 
 
-def render_single(parts: Sequence[Part]) -> str:
+def render_single(name: str, parts: Sequence[Part]) -> str:
     """All of it as one page."""
     anchors = make_anchors([part.section.title for part in parts])
     inside = [part._replace(path=f"#{anchor}") for part, anchor in zip(parts, anchors, strict=True)]
-    body = [f"<h1>{NAME}</h1>", *_render_result(inside), *_render_claims(inside)]
+    body = [f"<h1>{escape(name)}</h1>", *_render_result(inside), *_render_claims(inside)]
     for part, anchor in zip(inside, anchors, strict=True):
         body += [f'<section id="{escape(anchor)}">', *_render_section(part, 2, f"{anchor}-"), "</section>"]
-    return _render_page(NAME, body, inside, "", style=f"<style>\n{STYLE_FILE.read_text(encoding='utf-8')}</style>")
+    style = f"<style>\n{STYLE_FILE.read_text(encoding='utf-8')}</style>"
+    return _render_page(name, name, body, inside, "", style=style)
 
 
 def _render_page(
-    title: str, body: list[str], parts: Sequence[Part], contents: str, current: int | None = None, style: str = ""
+    name: str,
+    title: str,
+    body: list[str],
+    parts: Sequence[Part],
+    contents: str,
+    current: int | None = None,
+    style: str = "",
 ) -> str:
-    """A page in the style that it is given, or in that of a file beside the first page."""
+    """A page in the style that it is given, or in that of a file beside the first page.
+
+    The list of pages is a column on a wide screen; on a narrow one it is folded at the top.
+    """
     style = style or f'<link rel="stylesheet" href="{escape((Path(contents).parent / STYLE_FILE.name).as_posix())}">'
     links = []
     for place, part in enumerate(parts):
@@ -74,12 +83,13 @@ def _render_page(
         here = ' aria-current="page"' if place == current else ""
         links.append(f'<li><a href="{escape(path)}"{here}>{escape(part.section.title)}</a></li>')
     here = ' aria-current="page"' if current is None else ""
-    first = f'<a class="first" href="{escape(contents or "#")}"{here}>{NAME}</a>'
+    first = f'<a class="first" href="{escape(contents or "#")}"{here}>{escape(name)}</a>'
+    pages = f"<details><summary>Pages</summary><ol>{''.join(links)}</ol></details>"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n{style}\n</head>\n<body>\n'
-        f'<nav class="side" aria-label="Pages of the report">{first}<ol>{"".join(links)}</ol></nav>\n'
+        f'<nav class="side" aria-label="Pages of the report">{first}{pages}</nav>\n'
         "<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
 
@@ -124,7 +134,7 @@ def _render_claims(parts: Sequence[Part]) -> list[str]:
     )
     body = [
         '<h2 id="claims">Claims</h2>',
-        f"<p>{HOW_DECIDED} The strip shows the interval beside the bound, which is the upright line.</p>",
+        f"<p>{HOW_DECIDED} The strip shows the interval; the upright line is the bound.</p>",
         f'<fieldset class="filter"><legend>Show</legend>{buttons}</fieldset>',
     ]
     for owner in get_args(Owner):
@@ -267,5 +277,6 @@ def _render_badge(verdict: Verdict) -> str:
 
 
 def _escape_inline(text: str) -> str:
-    """Escaped text, in which `such` is code, and no line ends before a per cent sign."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", re.sub(r"(?<=\d) %", "\u00a0%", escape(text)))
+    """Escaped text, in which `such` is code, and no line ends before a per cent sign or inside a p-value."""
+    joined = re.sub(r"\bp (=|&lt;) (?=0)", "p\u00a0\\1\u00a0", re.sub(r"(?<=\d) %", "\u00a0%", escape(text)))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", joined)

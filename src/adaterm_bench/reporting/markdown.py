@@ -18,9 +18,9 @@ from adaterm_bench.reporting.text import (
 )
 
 
-def render_contents(sections: Sequence[Section], paths: Sequence[str]) -> str:
-    """The first page; paths are those of the sections' pages."""
-    parts = ["# Results of the experiments", *(f"**{_escape(text)}**" for text in list_warnings(list(sections[:-1])))]
+def render_contents(name: str, sections: Sequence[Section], paths: Sequence[str]) -> str:
+    """The first page, with the report's name; paths are those of the sections' pages."""
+    parts = [f"# {_escape(name)}", *(f"**{_escape(text)}**" for text in list_warnings(list(sections[:-1])))]
     parts += [summarise(list(sections)), "## Contents"]
     items = []
     for section, path in zip(sections, paths, strict=True):

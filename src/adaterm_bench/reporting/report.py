@@ -12,6 +12,9 @@ from adaterm_bench.reporting import html, markdown
 from adaterm_bench.reporting.origins import describe_origins
 from adaterm_bench.reporting.svg import render
 
+ARENA = {"language", "images"}
+"""The experiments of the arena, whose report has its name."""
+
 
 def write(sections: list[Section], results: list[Result], folder: Path, single_file: bool = False) -> list[Path]:
     """Write `report.html` and `report.md`, a page for each section, style, figures, `claims.json`; returns the paths.
@@ -30,9 +33,9 @@ def write(sections: list[Section], results: list[Result], folder: Path, single_f
     every = [*sections, describe_origins(results)]
     if single_file:
         parts = [html.Part(section, "", row) for section, row in zip(every, [*pictures, []], strict=True)]
-        pages = {folder / "report.html": html.render_single(parts)}
+        pages = {folder / "report.html": html.render_single(name_report(results), parts)}
     else:
-        pages = _render_pages(every, [*names, []], folder)
+        pages = _render_pages(name_report(results), every, [*names, []], folder)
         for row, texts in zip(names, pictures, strict=True):
             pages |= {folder / f"figures/{name}.svg": text for name, text in zip(row, texts, strict=True)}
         pages[folder / html.STYLE_FILE.name] = html.STYLE_FILE.read_text(encoding="utf-8")
@@ -49,7 +52,13 @@ def write(sections: list[Section], results: list[Result], folder: Path, single_f
     return list(pages)
 
 
-def _render_pages(sections: list[Section], names: list[list[str]], folder: Path) -> dict[Path, str]:
+def name_report(results: list[Result]) -> str:
+    """What the report is called: by the experiments that it holds."""
+    experiments = {result.trial.experiment for result in results}
+    return "The arena" if experiments and experiments <= ARENA else "Results of the experiments"
+
+
+def _render_pages(name: str, sections: list[Section], names: list[list[str]], folder: Path) -> dict[Path, str]:
     """The first page and one for each section, for a browser and as Markdown; names are those of the figures."""
     stems = _name_pages([section.title for section in sections])
     pictures = [[f"../figures/{name}.svg" for name in row] for row in names]
@@ -58,11 +67,11 @@ def _render_pages(sections: list[Section], names: list[list[str]], folder: Path)
         for section, stem, row in zip(sections, stems, pictures, strict=True)
     ]
     pages = {
-        folder / "report.html": html.render_contents(parts),
-        folder / "report.md": markdown.render_contents(sections, [f"pages/{stem}.md" for stem in stems]),
+        folder / "report.html": html.render_contents(name, parts),
+        folder / "report.md": markdown.render_contents(name, sections, [f"pages/{stem}.md" for stem in stems]),
     }
     for place, (section, stem, row) in enumerate(zip(sections, stems, pictures, strict=True)):
-        pages[folder / f"pages/{stem}.html"] = html.render_part(parts, place, "../report.html")
+        pages[folder / f"pages/{stem}.html"] = html.render_part(name, parts, place, "../report.html")
         pages[folder / f"pages/{stem}.md"] = markdown.render_part(section, row, "../report.md")
     return pages
 

@@ -93,7 +93,9 @@ def describe_dropped(present: Sequence[Result], newest: Sequence[Result]) -> str
     keys = {result.trial.key for result in newest}
     dropped = [result.trial.method for result in present if result.trial.key not in keys]
     names = ", ".join(dict.fromkeys(dropped))
-    return f" Left out, as of older equations or defaults: {len(dropped)} results of {names}." if dropped else ""
+    if not dropped:
+        return ""
+    return f" Left out, because their equations or defaults are older: {len(dropped)} results of {names}."
 
 
 def _describe_changes(experiment: Experiment) -> str:

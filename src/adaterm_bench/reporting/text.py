@@ -14,10 +14,13 @@ def format_number(value: float, digits: int = 3) -> str:
     rounded = float(f"{value:.{digits - 1}e}")
     size = floor(log10(abs(rounded))) if rounded else 0
     if not -5 < size < 7:
-        mantissa, exponent = f"{rounded:.{digits - 1}e}".split("e")
-        text = f"{mantissa}e{int(exponent)}"
-    else:
-        text = f"{rounded:,.{max(0, digits - 1 - size) if rounded else 0}f}"
+        return tidy(f"{rounded:.{digits - 1}e}")
+    return tidy(f"{rounded:,.{max(0, digits - 1 - size) if rounded else 0}f}")
+
+
+def tidy(text: str) -> str:
+    """Numbers as Python formats them, with a true minus sign, thin spaces for commas, and no zeros in exponents."""
+    text = re.sub(r"(?<=\d)e([+-])0*(?=\d)", lambda found: f"e{found[1]}".removesuffix("+"), text)
     return text.replace("-", "\u2212").replace(",", "\u202f")
 
 
@@ -28,7 +31,7 @@ def format_spread(mean: float, std: float, digits: int = 2) -> str:
     places = digits - 1 - floor(log10(std))
     if places > 7 or abs(mean) >= 1e7:
         return f"{format_number(mean)} ± {format_number(std, digits)}"
-    return f"{mean:.{max(0, places)}f} ± {std:.{max(0, places)}f}".replace("-", "\u2212")
+    return tidy(f"{mean:,.{max(0, places)}f} ± {std:,.{max(0, places)}f}")
 
 
 def format_chance(chance: float) -> str:
@@ -52,7 +55,7 @@ def format_interval(claim: Claim) -> str:
         ends = [end for end in (claim.low, claim.high) if end != claim.bound]
         for _ in range(2):
             places += any(round(end, places) == round(claim.bound, places) for end in ends)
-        estimate, low, high = (f"{value:.{places}f}".replace("-", "\u2212") for value in values)
+        estimate, low, high = (tidy(f"{value:,.{places}f}") for value in values)
     else:
         estimate, low, high = map(format_number, values)
     return f"{estimate} ({low} to {high})"
@@ -60,7 +63,7 @@ def format_interval(claim: Claim) -> str:
 
 def describe_measurement(claim: Claim) -> str:
     """What was measured, the estimate with its interval, and what was claimed."""
-    bound = f"{claim.bound:g}".replace("-", "\u2212")
+    bound = tidy(f"{claim.bound:,g}")
     wanted = f"within a factor of {bound} of 1" if claim.wants == "within" else f"{claim.wants} {bound}"
     chance = f", {format_chance(claim.chance)}" if isfinite(claim.chance) else ""
     return f"{claim.what[:1].upper() + claim.what[1:]}: {format_interval(claim)}{chance}; claimed to be {wanted}."
@@ -78,11 +81,15 @@ def group_claims(sections: list[Section]) -> dict[Owner, list[tuple[Section, Cla
     return {owner: group for owner, group in groups.items() if group}
 
 
-def count_verdicts(claims: list[Claim]) -> str:
-    """How many claims have each verdict."""
+def count_verdicts(claims: list[Claim], separator: str = ": ") -> str:
+    """How many claims there are, and how many have each verdict."""
     verdicts = [claim.verdict for claim in claims]
     tally = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in get_args(Verdict))
-    return f"{len(verdicts)} {'claim' if len(verdicts) == 1 else 'claims'}: {tally}"
+    return f"{_count_claims(len(verdicts))}{separator}{tally}"
+
+
+def _count_claims(number: int) -> str:
+    return f"{number} {'claim' if number == 1 else 'claims'}"
 
 
 def summarise(sections: list[Section]) -> str:
@@ -90,23 +97,25 @@ def summarise(sections: list[Section]) -> str:
     groups = group_claims(sections)
     if not groups:
         return "No claims have been tested yet."
-    tallies = [f"{_START[owner]}, {count_verdicts([claim for _, claim in group])}." for owner, group in groups.items()]
+    tallies = [
+        f"{_START[owner]}: {count_verdicts([claim for _, claim in group], ', ')}." for owner, group in groups.items()
+    ]
     claims = [claim for group in groups.values() for _, claim in group]
     unbounded = sum(claim.low == -inf and claim.high == inf for claim in claims)
-    few = f" Without an interval, for want of seeds or values: {unbounded}." if unbounded else ""
+    has = "has" if unbounded == 1 else "have"
+    few = f" {_count_claims(unbounded)} {has} no interval because there are too few seeds or values."
     single = [claim for claim in claims if claim.is_single]
-    alone = f" Of a single search each, which has no interval either: {count_verdicts(single)}." if single else ""
-    return " ".join(tallies) + few + alone
+    searches = f" Of a single search each, which has no interval either: {count_verdicts(single)}."
+    return " ".join(tallies) + few * (unbounded > 0) + searches * bool(single)
 
 
 HOW_DECIDED = (
-    "A claim is reproduced if the whole interval lies where it says, not reproduced if the whole of it lies elsewhere, "
-    "and else undecided. Intervals are at the level 95 %, paired where methods are compared, and by bootstrap over "
-    "seeds unless a note says otherwise. Where one sentence makes several claims, their p-values are raised by Holm's "
-    "correction, and one that is then not below 0.05 leaves its claim undecided: that one's interval alone may say "
-    "more. A claim without a p-value is decided by its interval alone, and one of a single search by its number. "
-    "Beside a claim of the paper on means of its tables stands Welch's test of the paper's own means, deviations and "
-    "24 trials."
+    "A claim is reproduced if the whole interval agrees with it, not reproduced if none of it does, and otherwise "
+    "undecided. Intervals are at the level 95 %, paired where methods are compared, and by bootstrap over seeds unless "
+    "a note says otherwise. Where one sentence makes several claims, Holm's correction raises their p-values, and a "
+    "claim whose p-value is then not below 0.05 is undecided, even if its own interval agrees with it. A claim without "
+    "a p-value is decided by its interval only, and one of a single search by its number. For a claim of the paper "
+    "about means in its tables, Welch's test shows what the paper's own means and deviations of 24 trials say."
 )
 
 
@@ -135,5 +144,5 @@ def make_anchors(titles: list[str]) -> list[str]:
     return anchors
 
 
-TITLES: dict[Owner, str] = {"the paper's": "Claims of the paper", "ours": "Claims of ours"}
-_START: dict[Owner, str] = {"the paper's": "Of the paper", "ours": "Of ours"}
+TITLES: dict[Owner, str] = {"the paper's": "Claims of the paper", "ours": "Our claims"}
+_START: dict[Owner, str] = {"the paper's": "The paper", "ours": "Ours"}

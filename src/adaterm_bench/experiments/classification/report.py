@@ -11,9 +11,9 @@ from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
 from adaterm_bench.reporting.claims import Sentence, correct_families, make_claim, tabulate_checks
 from adaterm_bench.reporting.comparison import (
-    HOW,
     OURS,
     compare_in_pairs,
+    describe_how,
     describe_middle,
     describe_spread,
     group_by_method,
@@ -92,7 +92,8 @@ def _make_table(results: list[Result], labels: str) -> Table:
     columns += [*(["memorised, %"] if labels != "0 %" else []), "dof"]
     note = (
         "Test accuracy after the last epoch, in %: mean and standard deviation over seeds; the paper's of 24 trials. "
-        f"AdaTerm's degrees of freedom are the median over tensors, after the last step. {HOW} {AS_PUBLISHED}"
+        f"AdaTerm's degrees of freedom are the median over tensors, after the last step. {describe_how(results)} "
+        f"{AS_PUBLISHED}"
     )
     return Table(f"Test accuracy, {NAMES[labels]}", columns, rows, note)
 

@@ -11,11 +11,11 @@ from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
 from adaterm_bench.reporting.claims import correct_families, tabulate_checks
 from adaterm_bench.reporting.comparison import (
-    HOW,
     OURS,
     RIVALS,
     compare_in_pairs,
     describe_change,
+    describe_how,
     describe_interval,
     describe_middle,
     describe_spread,
@@ -85,7 +85,8 @@ def _make_table(results: list[Result], case: str) -> Table:
         rows.append([method, str(len(runs)), spread, theirs, middle, describe_spread(loss)])
     note = (
         "Return of the students: mean and standard deviation over seeds, the paper's over 24. The loss is that of the "
-        f"last epoch, negative log-likelihood of the demonstrations: lower fits better. {HOW} {AS_PUBLISHED}"
+        f"last epoch, negative log-likelihood of the demonstrations: lower fits better. {describe_how(results)} "
+        f"{AS_PUBLISHED}"
     )
     columns = ["method", "seeds", "ours", "the paper's", "interquartile mean", "loss"]
     return Table(f"{_name_case(case)}: return", columns, rows, note)
@@ -115,7 +116,7 @@ def _tabulate_costs(results: list[Result]) -> list[Table]:
             shares = _format_change(mean_std(left).mean, mean_std(held).mean), _format_change(*theirs)
             rows.append([method, str(len(left)), describe_change(left, held, "higher"), *shares])
     columns = ["method", "seeds", "change of the mean return", "in percent", "the paper's"]
-    note = f"From students without the amateur to those with it. {HOW} {AS_PUBLISHED}"
+    note = f"From students without the amateur to those with it. {describe_how(results)} {AS_PUBLISHED}"
     return [Table("What the amateur costs", columns, rows, note)] if rows else []
 
 
@@ -158,7 +159,7 @@ def _tabulate_tests(results: list[Result], case: str) -> Table:
     note = (
         "All test episodes of all students: the returns below which so many of them lie. Walks: a return above half of "
         f"the best of all, {format_number(half)}; the mean over students, and the mean difference of the same seeds. "
-        f"{HOW}"
+        f"{describe_how(results)}"
     )
     return Table(f"{_name_case(case)}: returns of single episodes", columns, rows, note)
 

@@ -1,6 +1,6 @@
 """What a run is given, drawn ahead: the images and labels of all steps, and which steps are bad.
 
-All of it depends on the noise and the seed alone, so that methods meet the same batches and the same accidents. Good
+All of it depends on the noise and the seed alone, so that methods meet the same batches and the same faults. Good
 batches, and the crops of all, are those of clean data.
 """
 

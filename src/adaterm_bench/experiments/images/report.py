@@ -15,10 +15,10 @@ def section(results: list[Result]) -> Section:
     """Accuracies under every noise, ranks, what was made of bad batches, and our claims."""
     return make_section(
         "Images with bad batches",
-        "A ResNet-18 learns CIFAR-100. Of some runs a share of the batches is bad: labels are permuted, all images are "
+        "A ResNet-18 learns CIFAR-100. In some runs a share of the batches is bad: labels are permuted, all images are "
         "one, or the halves of all bytes are exchanged; “human” are the labels of CIFAR-100N, of which 40 % are wrong, "
         "in every batch alike. Accuracy is that of right labels. Methods with the same seed have the same weights, "
-        "batches and accidents. The learning rate of each method is chosen on clean data, by images that are held out, "
+        "batches and faults. The learning rate of each method is chosen on clean data, by images that are held out, "
         "and kept.",
         results,
         MEASURE,

@@ -1,6 +1,6 @@
 """What a run is given, drawn ahead: the batches of all steps, which of them are bad, and what is done to gradients.
 
-All of it depends on the seed and the noise alone, so that methods meet the same batches and the same accidents. Batches
+All of it depends on the seed and the noise alone, so that methods meet the same batches and the same faults. Batches
 are those of clean data wherever the noise leaves them. Steps find their part of the tables by a position on the device:
 a CUDA graph can repeat a step, and nothing waits.
 """

@@ -16,10 +16,10 @@ def section(results: list[Result]) -> Section:
     """Losses under every noise, ranks, what was made of bad batches, and our claims."""
     return make_section(
         "Language models",
-        "Transformers learn the Python sources of the installed torch. Of some runs a share of the batches, or of the "
+        "Transformers learn the Python sources of the installed torch. In some runs a share of the batches, or of the "
         "gradients, is bad: tokens are random, targets are permuted, here and there or in 20 batches in a row, one "
         "tensor's gradient or all are 1000 times as large, all are noise, or some are infinite. Methods with the same "
-        "seed have the same weights, batches and accidents. Where there are tuning runs, the learning rate of each "
+        "seed have the same weights, batches and faults. Where there are tuning runs, the learning rate of each "
         "method is chosen on clean data, and kept.",
         results,
         MEASURE,

@@ -1,5 +1,6 @@
 """What the report shows of Stable-Baselines3's PPO."""
 
+from itertools import chain
 from math import inf, isfinite, nan
 
 import numpy as np
@@ -8,9 +9,9 @@ from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.reporting import figures
 from adaterm_bench.reporting.comparison import (
-    HOW,
     compare_in_pairs,
     describe_change,
+    describe_how,
     describe_middle,
     describe_spread,
     group_by_method,
@@ -77,7 +78,7 @@ def _compare_clipping(results: list[Result], task: str) -> list[Table]:
         held, free = pair_outcomes(runs, not_clipped.get(method, ()), "return")
         if len(held):
             rows.append([method, str(len(held)), describe_change(held, free, "higher")])
-    note = f"Over the seeds that both have. {HOW}"
+    note = f"Over the seeds that both have. {describe_how(results)}"
     columns = ["optimizer", "seeds", "change of the mean return without clipping"]
     return [Table(f"{task}: without clipping compared with clipping", columns, rows, note)] if rows else []
 
@@ -87,7 +88,7 @@ def _make_table(task: str, arms: dict[str, list[Result]]) -> Table:
     for arm, runs in arms.items():
         values = np.array([result.outcome["return"] for result in runs])
         rows.append([arm, str(len(runs)), describe_spread(mean_std(values)), describe_middle(values, "higher")])
-    note = f"Mean and standard deviation over seeds. {HOW}"
+    note = f"Mean and standard deviation over seeds. {describe_how(chain(*arms.values()))}"
     return Table(f"{task}: return", ["optimizer", "seeds", "return", "interquartile mean"], rows, note)
 
 

@@ -13,9 +13,9 @@ from adaterm_bench.methods import PAPER_METHODS
 from adaterm_bench.reporting import figures
 from adaterm_bench.reporting.claims import Sentence, correct_families, make_claim, tabulate_checks
 from adaterm_bench.reporting.comparison import (
-    HOW,
     RIVALS,
     compare_in_pairs,
+    describe_how,
     describe_middle,
     describe_spread,
     group_by_method,
@@ -83,7 +83,7 @@ def _make_table(results: list[Result], horizon: int) -> Table:
     note = (
         "Ours and the paper's: mean ± standard deviation over seeds; the data differ. Then the interquartile mean, the "
         "same when means are fed back and compared in place of samples, and the number of seeds. "
-        f"To predict that nothing changes has an error of {format_number(held)}. {HOW} {AS_PUBLISHED}"
+        f"To predict that nothing changes has an error of {format_number(held)}. {describe_how(results)} {AS_PUBLISHED}"
     )
     columns = ["method", "ours", "paper", "interquartile mean", "of means", "seeds"]
     if _has_best(results):

@@ -12,6 +12,7 @@ from adaterm_bench.experiments.regret.growth import (
     BOUNDED,
     LATE,
     METHODS,
+    Runs,
     RunsByCase,
     fit_exponent,
     gather_runs,
@@ -19,6 +20,7 @@ from adaterm_bench.experiments.regret.growth import (
 )
 from adaterm_bench.experiments.regret.problems import PROBLEMS
 from adaterm_bench.reporting.intervals import Interval
+from adaterm_bench.reporting.text import format_number, tidy
 
 TEXT = """
 Points in a box pay convex losses, and move by step sizes alpha / sqrt(t), as the theorem has it. The regret is what
@@ -26,7 +28,7 @@ they paid more than the best fixed point in hindsight. In the linear problems wi
 slope: there the best corner gains about sqrt(T) on everyone. "one in 3" and "one in 20" hide the slope in rare large
 gradients: what a robust method takes for outliers is then all there is to learn.
 
-The inequalities always hold, and say nothing. As x^2 + y^2 >= 2xy, the printed bound is at least
+The inequalities always hold, but tell us nothing. Because x^2 + y^2 >= 2xy, the printed bound is at least
 D (|g_1| + … + |g_T|) / sqrt(1 - beta), for every problem, T, alpha and epsilon, and no sequence of points in the box,
 learned or not, has a regret above D (|g_1| + … + |g_T|): the trivial bound. The printed bound is not O(sqrt(T)) either:
 the scale never falls below epsilon^2, so that its second term grows at least like T^(3/2). Whether the regret itself is
@@ -83,9 +85,13 @@ def _tabulate_regret(runs: RunsByCase) -> Table:
     rows = []
     for problem in problems:
         present = [runs.get((problem, method)) for method in methods]
-        rows.append([problem, *("" if run is None else f"{run.series['regret'][-1].mean():.3g}" for run in present)])
+        rows.append([problem, *("" if run is None else _format_regret(run) for run in present)])
     last = int(max(run.times[-1] for run in runs.values()))
-    return Table(f"Mean regret after {last:,} steps", ["problem", *methods], rows)
+    return Table(f"Mean regret after {tidy(f'{last:,}')} steps", ["problem", *methods], rows)
+
+
+def _format_regret(run: Runs) -> str:
+    return format_number(float(run.series["regret"][-1].mean()))
 
 
 def _tabulate_bounds(runs: RunsByCase) -> Table:
@@ -97,12 +103,12 @@ def _tabulate_bounds(runs: RunsByCase) -> Table:
             rows.append(
                 [
                     f"{problem}, {method}",
-                    f"{run.series['least_rate'][-1].min():.1e}",
-                    f"{ratios.min():.1e} to {ratios.max():.1e}",
-                    f"{over.min():.1e}",
+                    tidy(f"{run.series['least_rate'][-1].min():.1e}"),
+                    tidy(f"{ratios.min():.1e} to {ratios.max():.1e}"),
+                    tidy(f"{over.min():.1e}"),
                     f"{fit_exponent(*run.late('bound')).estimate:.2f}",
                     f"{path.estimate:.2f}",
-                    f"{np.mean(run.series['path'][-1] / run.series['bound'][-1]):.1e}",
+                    tidy(f"{np.mean(run.series['path'][-1] / run.series['bound'][-1]):.1e}"),
                 ]
             )
     columns = ["run", "least τ", "bound / regret", "least bound / trivial bound"]

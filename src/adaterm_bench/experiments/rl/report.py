@@ -12,10 +12,10 @@ from adaterm_bench.experiments.rl.claims import COLUMNS, Case, make_claims, tabu
 from adaterm_bench.experiments.rl.experiment import VARIANTS
 from adaterm_bench.reporting import figures
 from adaterm_bench.reporting.comparison import (
-    HOW,
     OURS,
     RIVALS,
     compare_in_pairs,
+    describe_how,
     describe_middle,
     describe_spread,
     group_by_method,
@@ -96,8 +96,8 @@ def _make_table(results: list[Result], case: Case) -> Table:
     width = _choose_width(results[0])
     note = (
         "Mean and standard deviation over seeds, the paper's over 24. The interquartile mean of fewer than four seeds "
-        f"is their mean. {HOW} At first and at last: means of {width} episodes of training, in which it "
-        "explores; the first are nearly those of a random policy. Best test: the highest of those while it learns, "
+        f"is their mean. {describe_how(results)} At first and at last: means of {width} episodes of training, in which "
+        "it explores; the first are nearly those of a random policy. Best test: the highest of those while it learns, "
         f"which flatters; the mean over seeds. {AS_PUBLISHED} "
         "The paper's algorithm was another in its details."
     )

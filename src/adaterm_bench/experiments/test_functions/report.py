@@ -24,7 +24,7 @@ from adaterm_bench.reporting.comparison import compare_at_levels
 from adaterm_bench.reporting.pooling import pooled_ratio
 from adaterm_bench.reporting.selection import Grid, Values, select
 from adaterm_bench.reporting.statistics import mean_std, median
-from adaterm_bench.reporting.text import format_number
+from adaterm_bench.reporting.text import format_number, tidy
 
 FUNCTIONS = ("Rosenbrock", "McCormick", "Michalewicz")
 MAIN = ("Adam", "AdaBelief", "RAdam", "t-Adam", "At-Adam", "At-Adam (as published)", "AdaTerm")
@@ -132,7 +132,7 @@ def _format_cell(values: Values) -> str:
     mean, std, finished, diverged = mean_std(np.where(values > FAR, np.nan, values))
     notes = [f"{diverged} diverged"] if diverged else []
     if finished:
-        notes.insert(0, f"{mean:.2g} ± {std:.1g}" if std > 1e-9 * mean else f"{mean:.2g}")
+        notes.insert(0, tidy(f"{mean:.2g} ± {std:.1g}" if std > 1e-9 * mean else f"{mean:.2g}"))
     return ", ".join(notes)
 
 
@@ -150,7 +150,9 @@ def _draw_against_noise(title: str, grid: Grid, ylabel: str) -> Figure:
 def _draw_errors(name: str, grid: Grid) -> Figure:
     values = {method: np.where(value > FAR, np.inf, np.maximum(value, LEAST)) for method, value in grid.values.items()}
     figure = _draw_against_noise(f"Error on {name}", grid._replace(values=values), "distance to the minimum")
-    return replace(figure, caption=f"{figure.caption} Crosses: diverged. Errors below {LEAST:g} are drawn there.")
+    return replace(
+        figure, caption=f"{figure.caption} Crosses: diverged. Errors below {tidy(str(LEAST))} are drawn there."
+    )
 
 
 def _draw_paths(name: str, results: list[Result]) -> list[Figure]:
