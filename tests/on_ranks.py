@@ -410,6 +410,18 @@ def remember_nothing_that_ranks_share():
     assert_close(tested.statistics()[a].distance, torch.tensor(7.5e10), 1e-6)
 
 
+def meet_without_gradients(rule):
+    """A rank that has no gradients in a step meets the others, with a message as long as theirs."""
+    (a,) = shards_of((4,))
+    tested = make(rule, [a])
+    for step in range(3):
+        a.grad = None
+        if step != 1 or dist.get_rank() == 0:
+            give_ones(a)
+        tested.step()
+    assert tested.state[a]["step"] == (3 if dist.get_rank() == 0 else 2)
+
+
 def skip_together(rule):
     """GradScaler finds infinity on one rank alone, in a sharded gradient behind a replicated one: all ranks skip."""
     mesh = mesh_of("fsdp")

@@ -143,7 +143,7 @@ MISTAKES = {
         r"'max_norm' in a parameter group has no effect on AdaTerm: it does not clip",
     ),
     "windows that differ": (
-        lambda: RobustAdamW([{"params": [model().weight], "window": 50}, {"params": [model().weight]}]),
+        lambda: RobustAdamW([{"params": [model().weight], "window": 50}, {"params": [model().weight], "window": 100}]),
         ValueError,
         r"window=50 and window=100 are not possible in one .* Pass it once, as a constructor argument",
     ),

@@ -296,6 +296,63 @@ def test_what_was_skipped_is_not_counted_and_keeps_nothing(name):
     assert all(gradient() is None for gradient in grads)
 
 
+def test_a_skipped_step_has_no_verdict():
+    """Also where the step ends before it began, as the gradients of a new group are not finite."""
+    params = parameters()
+    optimizer = adaterm.RobustAdamW(params[:1], fused=True)
+    train(optimizer, params[:1], 20)
+    assert not optimizer.batch_statistics().trust.isnan()
+    optimizer.add_param_group({"params": params[1:]})
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(1.0)
+    train(optimizer, params, 1, start=20)
+    assert optimizer.batch_statistics().trust.isnan()
+
+
+def test_a_refused_checkpoint_changes_nothing():
+    """It is found wrong while it is restored; training goes on as if nobody had asked."""
+    params = parameters()
+    optimizer = adaterm.RobustAdamW(params)
+    train(optimizer, params, 3)
+    wrong = optimizer.state_dict()
+    wrong["state"][1]["exp_avg"] = wrong["state"][1]["exp_avg"].to(torch.float8_e4m3fn)
+    kept, groups = dict(optimizer.state), optimizer.param_groups
+    with pytest.raises(RuntimeError, match="Float8"):
+        optimizer.load_state_dict(wrong)
+    assert all(optimizer.state[parameter] is entry for parameter, entry in kept.items())
+    assert optimizer.param_groups is groups
+    train(optimizer, params, 1, start=3)
+    assert optimizer.state[params[0]]["step"] == 4
+
+
+def test_a_new_group_takes_the_window_of_the_others():
+    """Of a checkpoint, too, whose window is not the constructor's."""
+    params = parameters()
+    first = adaterm.RobustAdamW(params[:1], window=50)
+    train(first, params[:1], 3)
+    second = adaterm.RobustAdamW(params[:1])
+    second.load_state_dict(first.state_dict())
+    second.add_param_group({"params": params[1:]})
+    assert [group["window"] for group in second.param_groups] == [50, 50]
+    train(second, params, 2, start=3)
+    groups = [{"params": params[:1], "window": 20}, {"params": params[1:]}]
+    assert adaterm.RobustAdamW(groups).param_groups[1]["window"] == 20
+
+
+@pytest.mark.parametrize("flags", [{"fused": True}, {"foreach": False}], ids=str)
+def test_groups_with_the_same_options_share_a_verdict(flags, monkeypatch):
+    """As judging each alone would give; the verdict has the precision of the state, with every engine."""
+    params = parameters()
+    groups = [{"params": [parameter], "threshold": 2.0 + place % 2} for place, parameter in enumerate(params)]
+    optimizer = adaterm.RobustAdamW(groups, **flags)
+    train(optimizer, params, 1)
+    (engine, *_), verdicts = optimizer._memory.list_engines(), []
+    judge = type(engine).judge
+    monkeypatch.setattr(type(engine), "judge", lambda *args: verdicts.append(judge(*args)) or verdicts[-1])
+    train(optimizer, params, 1, start=1)
+    assert len(verdicts) == 2 < len(groups)
+    assert {verdict.dtype for verdict in verdicts} == {torch.float32}
+
+
 @pytest.mark.parametrize("conjugated", ["gradient", "parameter"])
 @either
 def test_lazy_conjugates(name, conjugated):

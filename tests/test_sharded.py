@@ -16,6 +16,7 @@ from on_ranks import (
     follow,
     give_gradients_of_other_placements,
     load_plain_state,
+    meet_without_gradients,
     refuse_flat_parameters,
     remember_nothing_that_ranks_share,
     replicate,
@@ -107,6 +108,7 @@ def test_asking_for_the_state_before_the_first_step_does_no_harm(ranks, name, op
     "what",
     [
         survive_awkward_steps,
+        meet_without_gradients,
         load_plain_state,
         round_parts_differently,
         skip_together,

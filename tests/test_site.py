@@ -102,7 +102,7 @@ def test_a_notebook_is_a_page_to_read_and_a_file_to_download(staged):
             assert f"```python\n{''.join(cell['source']).strip()}\n```" in page
             printed = [output for output in cell["outputs"] if "text" in output]
             assert all("".join(output["text"]).strip() in page for output in printed)
-    assert "![The level of each batch, with crosses for those excluded" in page
+    assert "![The level of each batch, and below it the trust in each tensor]" in page
     assert (staged / "tutorials/corrupt_batches-1.png").read_bytes().startswith(b"\x89PNG")
     assert "[RobustAdamW's page](../robust_adamw.md)" in page
     assert (staged / "tutorials/corrupt_batches.ipynb").read_bytes() == source.read_bytes()

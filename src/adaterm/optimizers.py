@@ -322,6 +322,12 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         modes = (foreach, fused, capturable, differentiable)
         super().__init__(params, rule, Common(lr, weight_decay, True, maximize, stochastic_rounding, *modes))
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with options of its own if it names any, and the window of the others."""
+        if isinstance(param_group, dict) and self.param_groups:
+            param_group.setdefault("window", self.param_groups[0]["window"])
+        super().add_param_group(param_group)
+
     def _check_options(self, group: Mapping[str, Any]) -> tuple[Rule, Common]:
         rule, common = super()._check_options(group)
         assert isinstance(rule, RobustAdamRule)

@@ -29,8 +29,15 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         self._mark, self._length, self._place = mark, length, optimizer
         self._saved: dict[str, Any] | None = None
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Forget the history of another run's checkpoint; that of this run's is loaded next."""
+        self._saved = None
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch, or go on as the checkpoint did."""
+        if hasattr(self, "monitor"):
+            self.monitor.remove()
+        self._logged = trainer.global_step
         self.monitor = Monitor(trainer.optimizers[self._place], pl_module, self._length)
         if self._saved is not None:
             self.monitor.load_state_dict(self._saved)
@@ -49,14 +56,16 @@ class MonitorCallback(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the numbers of the last step, as often as others are."""
-        if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
+        step, every = trainer.global_step, trainer.log_every_n_steps
+        if trainer.loggers and every and step % every == 0 and step != self._logged:
+            self._logged = step  # which is that of several batches, where gradients are accumulated
             metrics = self.monitor.metrics()
             for logger in trainer.loggers:
-                logger.log_metrics(metrics, step=trainer.global_step)
+                logger.log_metrics(metrics, step=step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The history, for a checkpoint."""
-        return self.monitor.state_dict()
+        """The history, for a checkpoint; there is none before training."""
+        return self.monitor.state_dict() if hasattr(self, "monitor") else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a history, for the optimizer that there will be."""

@@ -1,12 +1,12 @@
 """Warnings of what the last steps show, each given once, with what to do."""
 
-import warnings
 from math import inf, log
 
 import torch
 from torch import Tensor
 
 from adaterm.monitor.history import History
+from adaterm.options import warn_user
 
 SHARE = 0.2  # of batches, from which on so many are excluded that something is wrong
 UNTRUSTED = 0.1  # the trust that a tensor never reaches if it learns nothing to speak of
@@ -76,12 +76,12 @@ class Alarms:
     def warn_of_clipping(self, what: str, remedy: str) -> None:
         """Say that gradients are clipped before batches are judged, by whom, and what to do instead."""
         hides = "before optimizer.step(), which hides what batches are judged by"
-        self._warn("clipping", f"{what} {hides}. {remedy}: it clips after it has judged", stacklevel=6)
+        self._warn("clipping", f"{what} {hides}. {remedy}: it clips after it has judged")
 
-    def _warn(self, kind: str, message: str, stacklevel: int = 5) -> None:
+    def _warn(self, kind: str, message: str) -> None:
         if kind not in self._given:
             self._given.add(kind)
-            warnings.warn(f"adaterm.Monitor: {message}.", UserWarning, stacklevel=stacklevel)
+            warn_user(f"adaterm.Monitor: {message}.")
 
 
 def _find_same_norms(history: History, tolerance: float) -> Tensor:

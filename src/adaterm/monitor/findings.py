@@ -13,6 +13,8 @@ SHOWN = 3  # tensors of a batch
 STANDS_OUT = 3.0  # the least z-score of a tensor, and score of a batch, that is not ordinary
 
 Marks = Mapping[int, Any]
+_SEVERAL = (list, tuple, range, set, frozenset)
+_PLAIN = (int, float, bool, str, type(None))
 
 
 class Aberrant(NamedTuple):
@@ -106,9 +108,33 @@ def list_marks(history: History, marks: Marks, place: int) -> list[Any]:
 
 def list_samples(mark: Any) -> list[Any]:
     """The indices that a mark has, or the mark itself, as the only one."""
-    if hasattr(mark, "tolist"):  # of torch, NumPy and others
-        mark = mark.tolist()
-    return list(mark) if isinstance(mark, list | tuple | range | set | frozenset) else [mark]
+    mark = _list_numbers(mark)
+    return list(map(_list_numbers, mark)) if isinstance(mark, _SEVERAL) else [mark]
+
+
+def _list_numbers(array: Any) -> Any:
+    """What an array or a tensor of torch, NumPy or others holds; anything else as it is."""
+    return array.tolist() if hasattr(array, "tolist") else array
+
+
+def make_plain(mark: Any) -> Any:
+    """A mark that torch.load takes by default: what is not of numbers, text, lists and dicts becomes text."""
+    mark = _list_numbers(mark)
+    if isinstance(mark, Mapping):
+        return {make_plain(key): make_plain(value) for key, value in mark.items()}
+    if isinstance(mark, _SEVERAL):
+        plain = map(make_plain, mark)
+        return tuple(plain) if isinstance(mark, tuple) else list(plain)
+    return mark if type(mark) in _PLAIN else str(mark)
+
+
+def _find_key(sample: Any) -> Any:
+    """What a sample is known by: itself, or its text if it cannot be a key of a dict."""
+    try:
+        hash(sample)
+    except TypeError:
+        return repr(sample)
+    return sample
 
 
 def rank_samples(history: History, marks: Marks) -> list[Sample]:
@@ -119,15 +145,19 @@ def rank_samples(history: History, marks: Marks) -> list[Sample]:
     rank = torch.zeros(len(history))  # from 0 to 1
     rank[known[scores[known].argsort()]] = (torch.arange(len(known)) + 0.5) / len(known)
     values = torch.stack([rank, scores, history.excluded.float()], dim=1).tolist()
+    samples: dict[Any, Any] = {}
     batches = defaultdict[Any, list[list[float]]](list)
     for place in known.tolist():
-        for sample in {sample for mark in list_marks(history, marks, place) for sample in list_samples(mark)}:
-            batches[sample].append(values[place])
+        listed = [sample for mark in list_marks(history, marks, place) for sample in list_samples(mark)]
+        keyed = {_find_key(sample): sample for sample in listed}
+        samples |= keyed
+        for key in keyed:
+            batches[key].append(values[place])
     ranked = []
-    for sample, rows in batches.items():
+    for key, rows in batches.items():
         count, (height, score, excluded) = len(rows), map(sum, zip(*rows, strict=True))
         zscore = (height - 0.5 * count) * (12.0 / count) ** 0.5
-        ranked.append(Sample(sample, count, int(excluded), score / count, zscore))
+        ranked.append(Sample(samples[key], count, int(excluded), score / count, zscore))
     return sorted(ranked, key=lambda sample: -sample.zscore)
 
 

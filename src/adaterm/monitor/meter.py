@@ -57,7 +57,7 @@ class Meter:
     def __init__(self, judged: bool, window: int) -> None:
         self.step = 0  # the last one that was taken into account
         self.needed = (window if judged else 2 * window) + REFRESHED  # rows, at most; a verdict needs no window
-        self._judged, self._window = judged, window
+        self._judged, self.window = judged, window
         self._distances = deque[Tensor](maxlen=window + REFRESHED)
         self._levels = deque[float](maxlen=window)  # newest first
         self._excluded = deque[bool](maxlen=window)
@@ -125,7 +125,7 @@ class Meter:
             return
         self._asked = self._taken - offset
         end = max(0, len(self._distances) - 1 - offset)
-        window = list(self._distances)[max(0, end - self._window) : end] or [self._distances[-1] * inf]
+        window = list(self._distances)[max(0, end - self.window) : end] or [self._distances[-1] * inf]
         self._usual, self._spread = (part.tolist() for part in find_usual(take_logs(torch.stack(window)[:, :-MORE]).T))
 
     def list_metrics(self, prefix: str) -> dict[str, float]:

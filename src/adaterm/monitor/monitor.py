@@ -2,6 +2,7 @@
 
 import csv
 from importlib import import_module
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from adaterm.monitor.findings import (
     format_findings,
     list_columns,
     list_samples,
+    make_plain,
     rank_samples,
     sum_up_layers,
 )
@@ -68,12 +70,12 @@ class Monitor:
             advice = "RobustAdamW(dof=inf, threshold=inf) is AdamW, and can be watched"
             advice = "call Monitor(optimizer, model)" if isinstance(optimizer, nn.Module) else advice
             raise TypeError(f"a Monitor watches an optimizer of adaterm, not {kind}: {advice}")
-        require(length >= 1, "length", length, "at least 1: the number of steps to remember")
+        whole = isinstance(length, Integral) and not isinstance(length, bool)
+        require(whole and length >= 1, "length", length, "a whole number of steps to remember, at least 1")
         self.optimizer, self._model, self._length = optimizer, model, length
         if model is not None:
             _warn_of_another_model(model, optimizer)
         self._judged = hasattr(optimizer, "batch_statistics")
-        self._window = optimizer.rule_of().window or _WINDOW
         self._marks: dict[int, Any] = {}
         self._mark = self._gathered = 0  # the numbers of the last one, and of the last that is known to all ranks
         self._retired: list[Ring] = []
@@ -84,27 +86,34 @@ class Monitor:
     def _list_params(self) -> list[Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
+    def _find_device(self) -> torch.device:
+        """Where the first parameter is; the CPU if there is none, or none with values."""
+        first = [group["params"][0] for group in self.optimizer.param_groups if group["params"]][:1]
+        return torch.device("cpu") if not first or first[0].is_meta else first[0].device
+
+    @property
+    def _window(self) -> int:
+        """How many steps tell what is usual, which may change between two steps."""
+        return self.optimizer.rule_of().window or _WINDOW
+
     def _begin(self, steps: int) -> None:
         """Begin to write into a ring of its own, after so many steps."""
-        params = self._list_params()
-        device = torch.device("cpu") if params[0].is_meta else params[0].device
-        self._ring, self._meter = Ring(self._length, len(params), device, steps), Meter(self._judged, self._window)
+        self._ring = Ring(self._length, len(self._list_params()), self._find_device(), steps)
+        self._meter = Meter(self._judged, self._window)
 
     def _observe(self) -> None:
-        groups = self.optimizer.param_groups
-        if (
-            self._ring.width != sum([len(group["params"]) for group in groups])
-            or self._ring.device != groups[0]["params"][0].device
-        ):
+        width = sum([len(group["params"]) for group in self.optimizer.param_groups])
+        if self._ring.width != width or self._ring.device != self._find_device():
             self._move()
         self._ring.write(self.optimizer)
 
     def _move(self) -> None:
         """Go on in another ring: there are more tensors now, or they are elsewhere."""
-        rows = self._ring.read(self._length)
-        self._retired.append(self._ring)  # a CUDA graph may still write into it
-        self._begin(self._ring.begin)
-        self._ring.fill(rows, self._mark)
+        ring, rows = self._ring, self._ring.read(self._length)
+        if ring.counted is None:  # a CUDA graph may still write into it
+            self._retired.append(ring)
+        self._begin(ring.begin)
+        self._ring.fill(rows, self._mark, ring.begin)
 
     def mark(self, batch: Any) -> None:
         """Give the batch of the next step a name: any object, or the indices of its samples.
@@ -162,14 +171,17 @@ class Monitor:
 
         What is not known yet is left out. This waits for one small copy from the device.
         """
+        window = self._window
+        if self._meter.window != window:
+            self._meter = Meter(self._judged, window)
         needed, counted = self._meter.needed, self._ring.counted
         fresh = needed if counted is None else min(needed, counted - self._meter.step)
         if fresh > 0:
             self._meter.take(self._ring.copy_last(fresh))
-        part = self._meter.step // self._window
+        part = self._meter.step // window
         if part != self._checked:  # no run of half a window is missed
             self._checked = part
-            self._read(3 * self._window)
+            self._read(3 * window)
         return self._meter.list_metrics(prefix)
 
     def table(self, count: int = 10) -> str:
@@ -205,8 +217,8 @@ class Monitor:
         return pandas.DataFrame(self.columns()).set_index("step")
 
     def state_dict(self) -> dict[str, Any]:
-        """The history and its marks, for a checkpoint; torch.load asks for marks of numbers, strings and lists."""
-        marks = {number: mark.tolist() if hasattr(mark, "tolist") else mark for number, mark in self._marks.items()}
+        """The history and its marks, for a checkpoint: what is not of numbers, text, lists and dicts becomes text."""
+        marks = {number: make_plain(mark) for number, mark in self._marks.items()}
         rows = self._ring.read(self._length)._asdict()
         return {"rows": rows, "begin": self._ring.begin, "marks": marks, "mark": self._mark}
 
@@ -219,9 +231,8 @@ class Monitor:
                 "load it into a Monitor of the optimizer that it was saved with"
             )
         self._marks, self._mark, self._gathered = dict(state["marks"]), state["mark"], 0
-        self._retired.append(self._ring)
-        self._begin(state["begin"])
-        self._ring.fill(rows, self._mark)
+        self._meter = Meter(self._judged, self._window)
+        self._ring.fill(rows, self._mark, state["begin"])
 
     def warn_of_clipping(self, what: str, remedy: str) -> None:
         """Say, once, that a framework clips gradients before the optimizer judges batches by them, if it does judge."""
@@ -231,7 +242,7 @@ class Monitor:
     @property
     def nbytes(self) -> int:
         """How much of the device's memory the history takes."""
-        return self._ring.nbytes
+        return sum(ring.nbytes for ring in (self._ring, *self._retired))
 
     def __repr__(self) -> str:
         room = f"room for {self._length:,} steps of {self._ring.width} tensors, {self.nbytes / 1e6:.1f} MB"
@@ -240,6 +251,7 @@ class Monitor:
     def remove(self) -> None:
         """Stop watching."""
         self._stop()
+        self._stop = lambda: None
 
 
 def _warn_of_another_model(model: nn.Module, optimizer: RobustOptimizer) -> None:

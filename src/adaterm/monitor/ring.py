@@ -155,20 +155,22 @@ class Ring:
         steps, marks, _ = list_numbers(rows).long().unbind(1)
         return Rows(steps, rows[:, :, :-MORE], rows[:, :, -MORE:-1].flatten(1), marks)
 
-    def fill(self, rows: Rows, mark: int) -> None:
-        """Take over rows, as many of the last as there is room for, and go on after them."""
+    def fill(self, rows: Rows, mark: int, begin: int) -> None:
+        """Hold these rows instead, as many of the last as there is room for, and go on after them, or after `begin`."""
         last = Rows(*(table[-len(self._rows) :].cpu() for table in rows))
         filled = torch.full((len(last.steps), 3, self.width + MORE), nan, device="cpu")
         filled[:, :, : last.tensors.shape[2]] = last.tensors
         known = last.batches.shape[1]  # an older version had fewer
         filled[:, :, -MORE:-1] = pad(last.batches, (0, VERDICT - known), value=nan).view(-1, 3, MORE - 1)
         list_numbers(filled).copy_(torch.stack([last.steps, last.marks, 0 * last.marks], dim=1))
+        self._rows.fill_(nan)
+        self._rows[:, :, -1] = 0.0
         self._rows[(last.steps % len(self._rows)).to(self.device)] = filled.to(self.device)
         self._mark.fill_(mark)
-        if len(last.steps):
-            self.counted = int(last.steps[-1])
-            self._count.fill_(self.counted)
-            self.begin = int(last.steps[0]) - 1
+        self.begin, counted = (int(last.steps[0]) - 1, int(last.steps[-1])) if len(last.steps) else (begin, begin)
+        self._count.fill_(counted)
+        if self.counted is not None:  # else a graph goes on writing here
+            self.counted = counted
 
 
 def list_numbers(rows: Tensor) -> Tensor:

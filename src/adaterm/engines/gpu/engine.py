@@ -110,7 +110,7 @@ class GpuEngine:
         self._captured = False
         self._aligned = False
         self._compiled: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-        self._prepared: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}  # launches whose arguments do not change
+        self._launches: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}  # launches whose arguments do not change
 
     def step(self) -> None:
         """Launch the two kernels."""
@@ -136,7 +136,7 @@ class GpuEngine:
         """Weigh and move, with the sums of whole tensors."""
         if sums is not self._sums and self._agreed is self._sums:
             self._agreed = torch.empty_like(self._sums)
-            self._prepared.clear()
+            self._launches.clear()
         if sums is not self._agreed:
             self._agreed.copy_(sums)
         if verdict is not None and verdict is not self._verdict:
@@ -151,7 +151,7 @@ class GpuEngine:
             self._aligned = self._host_table.is_aligned()
             if self._captured:  # a graph reads the old table at every replay
                 self._table, self._captured = torch.empty_like(self._table), False
-                self._prepared.clear()
+                self._launches.clear()
             host = self._host_values.pin_memory() if self._table.is_cuda else self._host_values
             self._table.copy_(host, non_blocking=True)
             if capturing:
@@ -182,7 +182,7 @@ class GpuEngine:
         key: tuple[Any, ...] = (names, self._aligned, *(() if given is _NOTHING else given.list_types()))
         if self._evidence is not None:
             key += (self._evidence.remember, self._evidence.sums.shape[1], *_find_addresses(self._evidence[:3]))
-        prepared = self._prepared.get(key) if given is _NOTHING else None
+        prepared = self._launches.get(key) if given is _NOTHING else None
         if prepared is None:
             arguments = [self._list_arguments(name, given) for name in names]
             if key not in self._compiled:
@@ -195,7 +195,7 @@ class GpuEngine:
                 for (run, grid, handle, case), chosen in zip(self._compiled[key], arguments, strict=True)
             ]
             if given is _NOTHING:
-                self._prepared[key] = prepared
+                self._launches[key] = prepared
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
         for run, grid, values in prepared:
             run(*grid, stream, *values)
