@@ -5,9 +5,11 @@ import importlib
 import json
 import sys
 import warnings
+import weakref
 from math import inf, nan
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from catalogue import ENGINES, MAIN, METHODS, Operations, give_gradients, make, parameters, train
@@ -191,6 +193,38 @@ def test_several_marks_before_a_step_are_its_micro_batches():
     assert sorted(samples) == list(range(112, 120))
 
 
+SHARD = {"file": "a", "lines": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("mark", "samples", "restored"),
+    [
+        (SHARD, [SHARD], SHARD),
+        (torch.tensor([[1, 2], [3, 4]]), [[1, 2], [3, 4]], [[1, 2], [3, 4]]),
+        ([np.int64(5), torch.tensor(6)], [5, 6], [5, 6]),
+        ([("a", [1]), ("b", [2])], [("a", [1]), ("b", [2])], [("a", [1]), ("b", [2])]),
+        ({"ids": np.arange(2)}, [{"ids": np.arange(2)}], {"ids": [0, 1]}),
+        (range(2), [0, 1], [0, 1]),
+        (Path("a"), [Path("a")], "a"),
+        (np.datetime64("2026-01-01"), [np.datetime64("2026-01-01").tolist()], "2026-01-01"),
+    ],
+)
+def test_marks_may_be_any_objects(mark, samples, restored, tmp_path):
+    model = nn.Linear(3, 2)
+    optimizer, monitor = watch("RobustAdamW", model)
+    for step in range(30):
+        monitor.mark(mark)
+        give(model, step)
+        optimizer.step()
+    ranked = monitor.aberrant_samples()
+    assert sorted(map(repr, (sample.sample for sample in ranked))) == sorted(map(repr, samples))
+    assert {sample.batches for sample in ranked} == {10}  # that have a score
+    torch.save(monitor.state_dict(), tmp_path / "monitor.pt")
+    monitor.load_state_dict(torch.load(tmp_path / "monitor.pt"))
+    assert monitor.aberrant(1)[0].mark == restored
+    assert len(monitor.aberrant_samples()) == len(samples)
+
+
 def test_samples_that_recur_in_bad_batches_are_ranked_first():
     model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
     optimizer, monitor = watch("RobustAdamW", model)
@@ -308,6 +342,40 @@ def test_a_checkpoint_brings_the_history_back(name, tmp_path):
     assert short._ring.read(100).steps.tolist() == list(range(81, 91))
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_history_that_is_loaded_takes_the_place_of_what_was_there(captured):
+    _, _, saved = run("RobustAdamW", 20)
+    model, optimizer, monitor = run("RobustAdamW", 30, length=50)
+    written, memory = monitor._ring, monitor.nbytes
+    if captured:
+        written.counted = None  # as a CUDA graph does, which goes on writing where it did
+    for _ in range(3):
+        monitor.load_state_dict(saved.state_dict())
+    optimizer.step()
+    assert monitor._ring is written
+    assert monitor.nbytes == memory
+    assert monitor.columns()["step"] == list(range(1, 22))
+    assert monitor.metrics()["adaterm/trust"] == pytest.approx(monitor.columns()["trust"][-1])
+    monitor.load_state_dict(adaterm.Monitor(adaterm.RobustAdamW(model.parameters())).state_dict())
+    optimizer.step()
+    assert monitor.columns()["step"] == [1]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_only_a_ring_that_a_graph_may_write_outlives_a_change(captured):
+    params = parameters()
+    optimizer = adaterm.AdaTerm(params[:2])
+    monitor = adaterm.Monitor(optimizer, length=10)
+    train(optimizer, params[:2], 1)
+    if captured:
+        monitor._ring.counted = None
+    before, memory = weakref.ref(monitor._ring), monitor.nbytes
+    optimizer.add_param_group({"params": params[2:]})
+    train(optimizer, params, 1, start=1)
+    assert (before() is None) == (not captured)
+    assert monitor.nbytes == adaterm.Monitor(optimizer, length=10).nbytes + captured * memory
+
+
 @either
 def test_a_history_of_an_older_version_has_no_norms(name):
     _, optimizer, monitor = run(name, 60, bad=(40,))
@@ -335,6 +403,7 @@ def test_a_monitor_that_comes_late_counts_as_the_optimizer_does():
     assert late._ring.read(10).steps.tolist() == [26]
     assert monitor._ring.read(1).steps.tolist() == [26]
     late.remove()
+    late.remove()
     optimizer.step()
     assert late._ring.read(10).steps.tolist() == [26]
 
@@ -349,6 +418,29 @@ def test_groups_may_be_added_and_steps_begin_in_inference_mode():
         train(optimizer, params, 1, start=3)
     train(optimizer, params, 1, start=4)
     assert [layer.steps for layer in monitor.layers().values()] == [5, 5, 2, 2, 2]
+
+
+@either
+def test_the_first_group_may_be_empty(name):
+    params = parameters()
+    optimizer = getattr(adaterm, name)([{"params": []}, {"params": params}])
+    monitor = adaterm.Monitor(optimizer)
+    train(optimizer, params, 3)
+    assert [layer.steps for layer in monitor.layers().values()] == [3] * len(params)
+    assert adaterm.Monitor(getattr(adaterm, name)([{"params": []}])).metrics() == {}
+
+
+def test_the_window_may_change():
+    model, optimizer, monitor = run("RobustAdamW", 60, bad=(40,))
+    assert monitor.metrics()["adaterm/excluded"] == pytest.approx(1 / 60)
+    optimizer.param_groups[0]["window"] = 15
+    give(model, 61)
+    optimizer.step()
+    assert monitor.metrics()["adaterm/excluded"] == 0.0
+    again = adaterm.Monitor(optimizer)
+    again.load_state_dict(monitor.state_dict())
+    assert again.metrics() == monitor.metrics()
+    assert again.columns()["score"] == pytest.approx(monitor.columns()["score"], nan_ok=True)
 
 
 def test_precisions_may_differ():
@@ -516,6 +608,25 @@ def test_warnings_come_once_and_say_what_to_do():
     assert "0.bias was never trusted" in layer
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda monitor: monitor.metrics(),
+        lambda monitor: monitor.table(),
+        lambda monitor: monitor.to_csv("/dev/null"),
+        lambda monitor: monitor.warn_of_clipping("Someone clips", "Stop that"),
+    ],
+)
+def test_warnings_show_the_line_that_reads(read):
+    model, optimizer, monitor = run("RobustAdamW", 100)
+    for step in range(101, 202):
+        give(model, step, all=nan)
+        optimizer.step()
+    with pytest.warns(UserWarning, match=r"adaterm\.Monitor: ") as caught:
+        read(monitor)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
 @pytest.mark.parametrize("name", ["AdaTerm", "TAdam", "AtAdaBelief", "RobustAdamW"])
 def test_warnings_are_the_same_for_all_optimizers(name):
     EARLY.setdefault(name, {})
@@ -589,8 +700,9 @@ def test_the_cost_is_measured_for_all_networks(monkeypatch, tmp_path):
 def test_only_ours_are_watched_also_in_a_wrapper():
     with pytest.raises(TypeError, match="not Adam"):
         adaterm.Monitor(torch.optim.Adam(parameters()))
-    with pytest.raises(ValueError, match="length=0"):
-        adaterm.Monitor(adaterm.AdaTerm(parameters()), length=0)
+    for length in (0, True, 2.5):
+        with pytest.raises(ValueError, match=f"length={length} is not possible: length must be a whole number"):
+            adaterm.Monitor(adaterm.AdaTerm(parameters()), length=length)
 
     class Wrapper:
         def __init__(self, optimizer):

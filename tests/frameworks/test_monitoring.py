@@ -95,11 +95,19 @@ def test_mlflow(wanted, tmp_path):
 
 @needs("pandas")
 def test_pandas(wanted):
-    frame = train().to_pandas()
+    monitor = train()
+    frame = monitor.to_pandas()
     assert len(frame) == STEPS
     assert frame["score"].idxmax() == 25
     assert frame.loc[25, "mark"] == "batch 25"
     assert {"trust weight", "distance bias"} <= set(frame.columns)
+    for parameter in monitor.optimizer.param_groups[0]["params"]:
+        parameter.grad.fill_(torch.nan)
+    for _ in range(100):
+        monitor.optimizer.step()
+    with pytest.warns(UserWarning, match="each of the last 100 steps") as caught:
+        monitor.to_pandas()
+    assert caught[0].filename == __file__
 
 
 @needs("transformers")
@@ -124,11 +132,17 @@ def test_hugging_face_trainer(wanted, tmp_path, monkeypatch):
         def on_log(self, args, state, control, logs=None, **kwargs):
             self.seen = (*self.seen, dict(logs))
 
-    def make(**options):
-        torch.manual_seed(0)
+    class InSubfolder(Trainer):
+        """Saves where a trial of a hyperparameter search does."""
+
+        def _get_output_dir(self, trial):
+            return str(tmp_path / "run-0")
+
+    def make(kind=Trainer, folder=tmp_path, seed=0, **options):
+        torch.manual_seed(seed)
         data = [{"x": row, "labels": row[:4]} for row in torch.randn(96, 8)]
         arguments = TrainingArguments(
-            str(tmp_path),
+            str(folder),
             max_steps=24,
             save_steps=12,
             logging_steps=4,
@@ -137,7 +151,7 @@ def test_hugging_face_trainer(wanted, tmp_path, monkeypatch):
             use_cpu=True,
             **options,
         )
-        trainer = Trainer(
+        trainer = kind(
             Model(), arguments, train_dataset=data, optimizer_cls_and_kwargs=(RobustAdamW, {}), callbacks=[Reporter()]
         )
         return trainer, MonitorCallback(length=100).attach(trainer)
@@ -152,13 +166,35 @@ def test_hugging_face_trainer(wanted, tmp_path, monkeypatch):
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     assert {layer.steps for layer in again.monitor.layers().values()} == {24}
     assert again.monitor.layers() == watch.monitor.layers()
+
+    other, again = make(folder=tmp_path / "other", seed=1, max_grad_norm=0.0)
+    other.train()
+    first = again.monitor
+    other.train()  # with the same optimizer
+    assert first.columns()["step"] == list(range(1, 25))
+    assert again.monitor.columns()["step"] == list(range(25, 49))
+
+    make(InSubfolder, max_grad_norm=0.0)[0].train()  # it does not say where its checkpoints are
+    assert (tmp_path / "run-0/checkpoint-12/trainer_state.json").exists()
+    assert not (tmp_path / "run-0/checkpoint-12/monitor.pt").exists()
+
+    checkpoint = str(tmp_path / "checkpoint-12")
+    for folder in ("new", "other"):  # of which the second has the history of another run
+        resumed, again = make(folder=tmp_path / folder, max_grad_norm=0.0)
+        (message,) = list_warnings(lambda: resumed.train(resume_from_checkpoint=checkpoint))  # noqa: B023
+        assert "there is no history of this run in " in message
+        assert again.monitor.columns()["step"] == list(range(13, 25))
+        resumed, again = make(folder=tmp_path / folder, max_grad_norm=0.0, resume_from_checkpoint=checkpoint)
+        assert not list_warnings(lambda: resumed.train(resume_from_checkpoint=checkpoint))  # noqa: B023
+        assert again.monitor.layers() == watch.monitor.layers()
+
     (message,) = list_warnings(make()[0].train)  # Trainer clips if it is not told otherwise
     assert "clips gradients to a norm of 1 before" in message
     assert "max_grad_norm=0.0 in TrainingArguments and pass max_norm=1 to RobustAdamW" in message
 
 
 @needs("lightning")
-def test_lightning(wanted, tmp_path):
+def test_lightning(wanted, tmp_path, monkeypatch):
     import lightning
     from lightning.pytorch.loggers import CSVLogger
 
@@ -178,20 +214,22 @@ def test_lightning(wanted, tmp_path):
     lightning.seed_everything(0, verbose=False)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(128, 8)), batch_size=16)
 
-    def make(epochs, clip=None, **options):
+    def make(epochs, clip=None, every=2, accumulate=1, **options):
         return lightning.Trainer(
             gradient_clip_val=clip,
+            accumulate_grad_batches=accumulate,
             max_epochs=epochs,
             accelerator="cpu",
             logger=CSVLogger(str(tmp_path)),
             callbacks=[MonitorCallback(**options)],
-            log_every_n_steps=2,
+            log_every_n_steps=every,
             enable_progress_bar=False,
             enable_model_summary=False,
             enable_checkpointing=False,
         )
 
     trainer = make(3)
+    assert trainer.callbacks[0].state_dict() == {}
     assert not list_warnings(lambda: trainer.fit(Module(), loader))
     monitor = trainer.callbacks[0].monitor
     assert list(monitor.layers()) == ["layer.weight", "layer.bias"]
@@ -204,6 +242,20 @@ def test_lightning(wanted, tmp_path):
     resumed.fit(Module(), loader, ckpt_path=tmp_path / "last.ckpt")
     assert {layer.steps for layer in resumed.callbacks[0].monitor.layers().values()} == {32}
     assert len(resumed.callbacks[0].monitor.aberrant_samples(None)) > 128
+
+    first = resumed.callbacks[0].monitor
+    resumed.fit_loop.max_epochs = 5
+    resumed.fit(Module(), loader)  # with another optimizer
+    assert resumed.callbacks[0].monitor.columns()["step"] == list(range(1, 9))
+    assert len(first.columns()["step"]) == 32
+
+    logged = []
+    monkeypatch.setattr(CSVLogger, "log_metrics", lambda self, metrics, step: logged.append((step, metrics)))
+    make(3, accumulate=4).fit(Module(), loader)
+    assert [step for step, metrics in logged if "adaterm/trust" in metrics] == [2, 4, 6]
+    assert all(metrics for _, metrics in logged)
+    make(1, every=0).fit(Module(), loader)
+    assert len(logged) == 3
     (message,) = list_warnings(lambda: make(1, clip=0.5).fit(Module(), loader))
     assert "gradient_clip_val=0.5, before" in message
     assert "pass max_norm=0.5 to RobustAdamW" in message
@@ -243,7 +295,7 @@ def test_lightning_that_clips_is_warned_of_where_batches_are_judged(kind, algori
     model = nn.Linear(8, 4)
     for limit in (None, 0.0, 0.5):
         settings = {"gradient_clip_val": limit, "gradient_clip_algorithm": algorithm}
-        trainer = SimpleNamespace(optimizers=[kind(model.parameters())], **settings)
+        trainer = SimpleNamespace(optimizers=[kind(model.parameters())], global_step=0, **settings)
         messages = list_warnings(lambda: watch.on_train_start(trainer, model))  # noqa: B023
         assert len(messages) == (limit == 0.5 and kind is RobustAdamW)
         wanted = "pass max_norm to RobustAdamW" if algorithm == "value" else "pass max_norm=0.5 to RobustAdamW"
