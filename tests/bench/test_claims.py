@@ -152,6 +152,6 @@ def test_a_single_search_and_many_count_their_own_arrivals():
 def test_single_searches_are_counted_apart(searches):
     text = summarise([Section("Searches", "", claims=list(searches.values()))])
     single = [claim for claim in searches.values() if claim.is_single]
-    assert f"Of a single search each, which has no interval either: {len(single)} claims: " in text
+    assert f"These rest on a single search each, which has no interval either: {len(single)} claims: " in text
     assert not Claim("A", "b", np.nan, -np.inf, np.inf).is_single
     assert "single" not in summarise([Section("One", "", claims=[Claim("A", "b", 1.0, 0.5, 2.0, seeds=9)])])

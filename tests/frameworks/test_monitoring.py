@@ -136,7 +136,7 @@ def test_hugging_face_trainer(wanted, tmp_path, monkeypatch):
         """Saves where a trial of a hyperparameter search does."""
 
         def _get_output_dir(self, trial):
-            return str(tmp_path / "run-0")
+            return f"{self.args.output_dir}/run-0"
 
     def make(kind=Trainer, folder=tmp_path, seed=0, **options):
         torch.manual_seed(seed)
@@ -174,9 +174,10 @@ def test_hugging_face_trainer(wanted, tmp_path, monkeypatch):
     assert first.columns()["step"] == list(range(1, 25))
     assert again.monitor.columns()["step"] == list(range(25, 49))
 
-    make(InSubfolder, max_grad_norm=0.0)[0].train()  # it does not say where its checkpoints are
-    assert (tmp_path / "run-0/checkpoint-12/trainer_state.json").exists()
-    assert not (tmp_path / "run-0/checkpoint-12/monitor.pt").exists()
+    for folder in (tmp_path / "search", tmp_path):  # of which the second has checkpoints of another run
+        make(InSubfolder, folder, seed=1, max_grad_norm=0.0)[0].train()
+        assert (folder / "run-0/checkpoint-12/trainer_state.json").exists()
+        assert not (folder / "run-0/checkpoint-12/monitor.pt").exists()
 
     checkpoint = str(tmp_path / "checkpoint-12")
     for folder in ("new", "other"):  # of which the second has the history of another run

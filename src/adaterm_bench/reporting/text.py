@@ -105,7 +105,7 @@ def summarise(sections: list[Section]) -> str:
     has = "has" if unbounded == 1 else "have"
     few = f" {_count_claims(unbounded)} {has} no interval because there are too few seeds or values."
     single = [claim for claim in claims if claim.is_single]
-    searches = f" Of a single search each, which has no interval either: {count_verdicts(single)}."
+    searches = f" These rest on a single search each, which has no interval either: {count_verdicts(single)}."
     return " ".join(tallies) + few * (unbounded > 0) + searches * bool(single)
 
 
