@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import os
 import sys
 import warnings
 import weakref
@@ -613,7 +614,7 @@ def test_warnings_come_once_and_say_what_to_do():
     [
         lambda monitor: monitor.metrics(),
         lambda monitor: monitor.table(),
-        lambda monitor: monitor.to_csv("/dev/null"),
+        lambda monitor: monitor.to_csv(os.devnull),
         lambda monitor: monitor.warn_of_clipping("Someone clips", "Stop that"),
     ],
 )
