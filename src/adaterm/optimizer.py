@@ -198,7 +198,7 @@ class RobustOptimizer(Optimizer):
 
     def _carry_out(self, steps: list[GroupStep], scaling: Scaling) -> None:
         """Gauge, agree and finish; where nothing has to be agreed, engines take their stages in one go."""
-        memory, judges = self._memory, bool(steps) and self._rule.window > 0
+        memory, judges = self._memory, len(steps) > 0 and self._rule.window > 0
         gauged: list[Sums] = []
         if memory.agreement is not None or judges:
             gauged = [part for step in steps for part in step.gauge(Scaling(scaling.grad_scale))]

@@ -88,8 +88,8 @@ class Monitor:
 
     def _find_device(self) -> torch.device:
         """Where the first parameter is; the CPU if there is none, or none with values."""
-        first = next((group["params"][0] for group in self.optimizer.param_groups if group["params"]), None)
-        return torch.device("cpu") if first is None or first.is_meta else first.device
+        first = [group["params"][0] for group in self.optimizer.param_groups if group["params"]][:1]
+        return torch.device("cpu") if not first or first[0].is_meta else first[0].device
 
     @property
     def _window(self) -> int:
