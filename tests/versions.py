@@ -1,6 +1,6 @@
 """What passes with the torch that is installed: runs the core tests, and tells docs/supported.md.
 
-python tests/versions.py          # in an environment with pytest, pytest-xdist, hypothesis and the extras bench and cpu
+python tests/versions.py          # with pytest, pytest-xdist, hypothesis and the extras bench, cpu and demo
 python tests/versions.py --table  # only writes the table anew, of all that was run
 
 Left out are the tests of pages, notebooks, examples and packages, and those that `pytest --all` adds.
