@@ -23,7 +23,7 @@ try:
     from sklearn.datasets import load_digits
 except ImportError as error:
     raise SystemExit(
-        f"This example needs {error.name}, which is not installed; in a clone: pip install '.[frameworks]'"
+        f"This example needs {error.name}, which is not installed; in a clone: pip install '.[cpu,demo]' scikit-learn"
     ) from error
 
 ROWS, HELD_OUT = 64, 297

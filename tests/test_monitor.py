@@ -562,7 +562,7 @@ def test_pictures_of_few_and_of_many_tensors(name, layers, tmp_path):
     assert (tmp_path / "trust.png").stat().st_size > 10_000
     labels = figure.axes[1].get_yticklabels()
     assert 12 <= len(labels) <= 40
-    monitor.plot()
+    assert monitor.plot()._repr_png_().startswith(b"\x89PNG")  # what a notebook shows without pyplot
 
 
 def test_rows_of_a_picture_are_as_deep_as_there_is_room_for():

@@ -42,7 +42,7 @@ class Toy(Experiment):
             return [{"value": object()} for _ in trials]
         draw = random.Random(0)
         values = [draw.random() for _ in range(20_000)] if trials[0].method == "bulky" else [float("nan")]
-        threads = os.environ.get("OMP_NUM_THREADS")
+        threads = [os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS")]
         return [{"value": self.level * trial.seed, "list": values, "threads": threads} for trial in trials]
 
     def _one(self, trial, progress):

@@ -1,5 +1,6 @@
 """Pictures of a history."""
 
+from io import BytesIO
 from math import ceil, inf, nan
 from typing import Any
 
@@ -21,11 +22,20 @@ LONGEST = 36  # label
 TAKEN, BAD, COLOURS = "#6b7f92", "#D55E00", "Blues_r"
 
 
-def draw(history: History, names: list[str], judged: bool) -> Figure:
+class Picture(Figure):
+    """A figure that a notebook shows as the value of a cell, even where nobody has imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
+def draw(history: History, names: list[str], judged: bool) -> Picture:
     """The level of each batch, and below it the trust in layers, over the same steps."""
     layers = group_names(names)
     height = 2.6 + 0.9 + 0.16 * min(max(len(layers), 12), ROWS)
-    figure = Figure(figsize=(11, height), dpi=130, layout="constrained")
+    figure = Picture(figsize=(11, height), dpi=130, layout="constrained")
     top, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.6, height - 2.6))
     _draw_levels(top, history, judged)
     _draw_trust(figure, below, history, layers, judged)

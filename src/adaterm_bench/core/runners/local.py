@@ -151,8 +151,8 @@ def _serve(pipe: Any, device: str, threads: int) -> None:
     """Run batches until there are no more; this is the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator too, which ends the workers
     threading.Thread(target=_follow_parent, daemon=True).start()
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # before torch is imported
-        os.environ.setdefault(name, str(threads))
+    chosen = os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # before torch is imported
+    os.environ.setdefault("MKL_NUM_THREADS", chosen)  # torch heeds this one more than the other
     with suppress(EOFError, BrokenPipeError):
         while True:
             batch = pipe.recv()
