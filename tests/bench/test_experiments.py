@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import adaterm
-from adaterm_bench import equations, methods
+from adaterm_bench import equations, methods, steppers
 from adaterm_bench.core.flags import restore_experiment
 from adaterm_bench.core.registry import load, load_built_in
 from adaterm_bench.core.store import Store
@@ -86,6 +86,38 @@ def test_starts_vary_without_noise_alone_and_the_others_keep_their_keys():
     assert {trial.key for trial in replace(SMOKE, vary=False).trials(["AdaTerm"])} < {trial.key for trial in trials}
     near = [outcome["arrival"] for outcome in SMOKE.run(varied[:3], "cpu", quiet)]
     assert all(arrival > 0 for arrival in near)
+
+
+def take_steps(method, count=20):
+    """Three trials with two tensors each, after so many steps."""
+    draws = torch.Generator().manual_seed(0)
+    shapes = ((3, 4, 5), (3, 1, 5))
+    params = [torch.randn(shape, dtype=torch.float64, generator=draws).requires_grad_() for shape in shapes]
+    tested = methods.make_stepper(method, params, 0.01)
+    for _ in range(count):
+        for parameter in params:
+            parameter.grad = parameter.detach() + torch.randn(parameter.shape, dtype=torch.float64, generator=draws)
+        tested.step()
+    return [*params, *tested.state()]
+
+
+@pytest.mark.parametrize("method", ["t-Adam", pytest.param("RobustAdamW", marks=pytest.mark.slow)])
+def test_long_runs_are_compiled_to_the_same_steps(method, monkeypatch):
+    wanted, compiled = take_steps(method), []
+    monkeypatch.setattr(steppers, "LONG", 5)
+    monkeypatch.setattr(torch, "compile", lambda step, compile_=torch.compile: compiled.append(step) or compile_(step))
+    for found, value in zip(take_steps(method), wanted, strict=True):
+        torch.testing.assert_close(found, value, rtol=1e-12, atol=1e-14, equal_nan=True)
+    assert len(compiled) == 1
+
+
+def test_long_runs_go_on_without_a_compiler(monkeypatch):
+    wanted = take_steps("t-Adam")
+    monkeypatch.setattr(steppers, "LONG", 5)
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "no-such-compiler"))
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    for found, value in zip(take_steps("t-Adam"), wanted, strict=True):
+        torch.testing.assert_close(found, value, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("method", METHODS)
