@@ -153,6 +153,18 @@ def test_ranks_and_equivalence(whole):
     assert (equal["AdaGC"], equal["ZClip (alone)"], equal["AdamW (clipped)"]) == ("within", "outside", "not shown")
 
 
+def test_what_noise_costs_is_compared_with_a_methods_own_clean_runs(whole):
+    better = [replace(it, outcome=halve(it.outcome)) if it.trial.method == "ZClip" else it for it in whole]
+    rows = find(language.section(better), "what noise costs")
+    assert rows["ZClip"] == find(language.section(whole), "what noise costs")["ZClip"]
+    assert "clean" not in rows["ZClip"]
+    middle, low, high = map(float, re.findall(r"[+\u2212][\d.]+", rows["AdamW"]["targets 20 %"]))
+    assert low < middle < high
+    assert middle == pytest.approx(100 * 2 * FRAGILE["AdamW"] * 0.2, rel=0.05)
+    (table,) = [it for it in images.section(make("images", "resnet18")).tables if it.title.endswith("noise costs")]
+    assert "The higher, the less" in table.note
+
+
 def test_what_was_made_of_batches_and_the_trap(whole):
     section = language.section(whole)
     table = find(section, "good and bad batches")
@@ -326,14 +338,13 @@ def test_the_page_names_every_method_and_noise():
     assert named == {noise for noises in NOISES.values() for noise in noises}
 
 
-def load_committed():
+def load_committed(folder="arena"):
     """What the report of the committed results shows."""
-    return language.section(keep_newest_equations(Store(ROOT / "results/arena").results("language")))
+    return language.section(keep_newest_equations(Store(ROOT / "results" / folder).results("language")))
 
 
-def read_committed():
-    """The numbers of the committed results that pages show, as the report writes them, by the names of their marks."""
-    section = load_committed()
+def read_tables(section, prefix):
+    """The numbers of a report's tables that pages show, by the names of their marks."""
     losses, apart, ranks, trap = (
         find(section, words)
         for words in (
@@ -347,17 +358,24 @@ def read_committed():
     for method, row in losses.items():
         cells = [row["seeds"], *(row[noise] for noise in ("clean", *language.DIRTY))]
         cells += [trap[method][f"{task} task"] for task in ("first", "second")]
-        shown[f"arena.losses.{method}"] = " | ".join(cell or "-" for cell in cells)
-        shown |= {f"arena.loss.{method}.{noise}": row[noise].rstrip(" ★☆") for noise in ("clean", *language.DIRTY)}
-        shown[f"arena.lost.{method}"] = row["overflow 1 %"].removesuffix(" lost")
+        shown[f"{prefix}.losses.{method}"] = " | ".join(cell or "-" for cell in cells)
+        shown |= {f"{prefix}.loss.{method}.{noise}": row[noise].rstrip(" ★☆") for noise in ("clean", *language.DIRTY)}
+        shown[f"{prefix}.lost.{method}"] = row["overflow 1 %"].removesuffix(" lost")
     for method, row in apart.items():
-        shown |= {f"arena.from.{method}.{noise}": cell for noise, cell in row.items()}
+        shown |= {f"{prefix}.from.{method}.{noise}": cell for noise, cell in row.items()}
     for method, row in ranks.items():
-        shown[f"arena.ranks.{method}"] = " | ".join(cell or "-" for cell in list(row.values())[1:])
-        shown[f"arena.lag.{method}"] = row["behind the best on clean data, %"]
+        shown[f"{prefix}.ranks.{method}"] = " | ".join(cell or "-" for cell in list(row.values())[1:])
+        shown[f"{prefix}.lag.{method}"] = row["behind the best on clean data, %"]
     (table,) = [table for table in section.tables if table.title.endswith("the trap")]
     for method, _, first, _, second, *_ in table.rows:
-        shown |= {f"arena.trap.{method}.first": first, f"arena.trap.{method}.second": second}
+        shown |= {f"{prefix}.trap.{method}.first": first, f"{prefix}.trap.{method}.second": second}
+    return shown
+
+
+def read_committed():
+    """The numbers of the committed results that pages show, as the report writes them, by the names of their marks."""
+    section = load_committed()
+    shown = read_tables(section, "arena")
     left_out = list_left_out()
     again = read_repeats()
     repeated = [it for it in left_out if it.trial.condition["equations"] in REPEATED]

@@ -61,7 +61,14 @@ class Finals:
 
     def pair(self, first: str, second: str, noise: str, outcome: str) -> tuple[Values, Values]:
         """An outcome of two methods under a noise, for the seeds that both have; there may be none."""
-        sides = [self.runs.get((method, noise), {}) for method in (first, second)]
+        return self._pair((first, noise), (second, noise), outcome)
+
+    def pair_with_clean(self, method: str, noise: str, outcome: str) -> tuple[Values, Values]:
+        """An outcome of a method under a noise and on clean data, for the seeds that both have; there may be none."""
+        return self._pair((method, noise), (method, CLEAN), outcome)
+
+    def _pair(self, first: tuple[str, str], second: tuple[str, str], outcome: str) -> tuple[Values, Values]:
+        sides = [self.runs.get(side, {}) for side in (first, second)]
         seeds = sorted(sides[0].keys() & sides[1].keys())
         left, right = (np.array([_to_number(side[seed].get(outcome)) for seed in seeds]) for side in sides)
         return left, right

@@ -8,7 +8,13 @@ from adaterm_bench.arena.finals import Finals, choose_on, order_methods, select_
 from adaterm_bench.arena.judgement import make_judgement_tables
 from adaterm_bench.arena.measure import Measure
 from adaterm_bench.arena.protocol import CLEAN, RATES, TUNING_SEEDS
-from adaterm_bench.arena.tables import list_noises, make_outcome_tables, make_rank_table, make_trap_table
+from adaterm_bench.arena.tables import (
+    list_noises,
+    make_cost_table,
+    make_outcome_tables,
+    make_rank_table,
+    make_trap_table,
+)
 from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.reporting.intervals import Values
@@ -35,6 +41,7 @@ def _make_tables(results: Sequence[Result], finals: Finals, measure: Measure) ->
     rates = "learning rates not tuned" if set(finals.methods) <= set(finals.untuned) else "rates tuned on clean data"
     return [
         *make_outcome_tables(finals, measure, f"{model}: {label}, {rates}"),
+        *make_cost_table(finals, measure, f"{model}: what noise costs"),
         *make_rank_table(finals, measure, f"{model}: ranks, {rates}"),
         *make_trap_table(finals, measure, f"{model}: the trap"),
         *make_judgement_tables(finals, measure, f"{model}: good and bad batches"),

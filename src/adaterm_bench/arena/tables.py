@@ -49,6 +49,25 @@ def make_outcome_tables(finals: Finals, measure: Measure, title: str, per_condit
     return tables
 
 
+def make_cost_table(finals: Finals, measure: Measure, title: str) -> list[Table]:
+    """What each noise costs each method, compared with its own outcome on clean data."""
+    noises = [noise for noise in list_noises(finals, measure) if noise != CLEAN]
+    rows = []
+    for method in finals.methods:
+        pairs = [finals.pair_with_clean(method, noise, measure.outcome) for noise in noises]
+        rows.append([method, *(format_difference(measure.compare(*pair), 1) if pair[0].size else "" for pair in pairs)])
+    rows = [row for row in rows if any(row[1:])]
+    if not rows:
+        return []
+    side = "The lower, the less" if measure.relative else "The higher, the less"
+    note = (
+        f"A method's own {measure.noun} on clean data is what it is compared with, paired by seed, in {measure.unit}, "
+        f"with Student's intervals. {side} the noise costs. A method that learns little at all may lose little: "
+        "read this beside the outcomes."
+    )
+    return [Table(title, ["method", *noises], rows, note)]
+
+
 def make_rank_table(finals: Finals, measure: Measure, title: str) -> list[Table]:
     """Methods by their mean rank over dirty columns, and how far each is behind the best on clean data."""
     ranked = [method for method in finals.methods if method != ORACLE]
