@@ -225,10 +225,15 @@ def _count_verdicts(group: list[dict], separator: str) -> str:
 
 
 def _list_seeds(group: list[dict]) -> str:
+    """How many there are, and which claims are of a former version of the experiment."""
     single = ["one search"] * any(claim["single"] for claim in group)
     seeds = sorted({claim["seeds"] for claim in group if not claim["single"]})
     counts = [" to ".join(str(count) for count in dict.fromkeys((seeds[0], seeds[-1])))] if seeds else []
-    return ", ".join(single + counts)
+    former = [found[1] for claim in group if (found := re.search(r", (version \d+)\)$", claim["experiment"]))]
+    versions = [
+        version if count == len(group) else f"{count} of {version}" for version, count in Counter(former).items()
+    ]
+    return ", ".join(single + counts) + (f" ({', '.join(versions)})" if versions else "")
 
 
 def main() -> None:
