@@ -1,7 +1,7 @@
 """Compare variants of RobustAdamW, its options and its equations, on the arena's tuning seeds of bytes.
 
     python benchmarks/robust_variants.py --tuned results/arena --device cuda --jobs 4
-    python benchmarks/robust_variants.py --lr 3e-3 --noises clean --only "as it is" "least spread 0.1"
+    python benchmarks/robust_variants.py --lr 3e-3 --noises clean:1000-1007 "targets 20 %" --only "as it is" "dof 10"
 
 The first needs the tuning runs of docs/arena.md. RobustAdamW's defaults are chosen by this, and by nothing else: noises
 and models that judge it are held out. All variants learn at the rate that is best for RobustAdamW as it is. A variant
@@ -29,7 +29,17 @@ from adaterm_bench.core.trial import keep_newest_equations
 SOURCES = Path(__file__).parents[1] / "src"
 EQUATIONS = Path("adaterm/equations/robust_adam.py")
 NOISES = ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %")
-OUTCOMES = ("loss", "second_loss", "bad_excluded_later", "good_excluded_later", "auroc")
+OUTCOMES = (
+    "loss",
+    "second_loss",
+    "bad_excluded",
+    "good_excluded",
+    "bad_excluded_later",
+    "good_excluded_later",
+    "auroc",
+)
+RUN_ALL = "import json, sys; from adaterm_bench.cli import main; sys.exit(max(map(main, json.loads(sys.argv[1]))))"
+"""One process for all commands: the network is compiled once."""
 USUAL = "at_least(quantile(sort(window), 0.5), 0.0)"
 SPREAD = "LEAST_SPREAD = 0.35"
 TRUST = ("belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0", "belongs = 1.0 / (1.0")
@@ -40,6 +50,7 @@ LEVEL = (  # the spread stays that around the median
     ("quantile(ordered, 0.5), 0.0)\n", "at_least(quantile(ordered, 0.5), 0.0), 0.0)\n"),
     ("at_least(usual - quantile(ordered, BELOW)", "at_least(quantile(ordered, 0.5) - quantile(ordered, BELOW)"),
 )
+SCALED = ("where(widened > numbers.threshold, excess, 0.0)", "excess")
 
 
 class Variant(NamedTuple):
@@ -47,6 +58,12 @@ class Variant(NamedTuple):
 
     options: str = ""
     replaced: tuple[tuple[str, str], ...] = ()
+
+
+def _wait(values: int) -> tuple[str, str]:
+    """Levels are compared with others once there are so many."""
+    known = "known = count_above(levels, -inf)\n"
+    return known, known.replace("\n", f" - {values} + ENOUGH\n")
 
 
 VARIANTS = {
@@ -69,6 +86,12 @@ VARIANTS = {
     "the usual level is 0 at least, nothing is usual before 50 values": Variant(
         replaced=(*LEVEL, (FIRST, "ENOUGH = 50 "))
     ),
+    "the level is judged from 50 values on": Variant(replaced=(_wait(50),)),
+    "the level is judged from 100 values on": Variant(replaced=(_wait(100),)),
+    "all far batches are scaled down, the usual level is 0 at least": Variant(replaced=(SCALED, *LEVEL)),
+    "the level is judged from 100 values on, all far batches are scaled down, the usual level is 0 at least": Variant(
+        replaced=(_wait(100), SCALED, *LEVEL)
+    ),
     "threshold 2": Variant("threshold=2"),
     "threshold 4": Variant("threshold=4"),
     "dof 1": Variant("dof=1"),
@@ -79,6 +102,8 @@ VARIANTS = {
     "the share of one window": Variant(replaced=(("MEMORY = 4 ", "MEMORY = 1 "),)),
     "a minority keeps its size": Variant(replaced=(("exp(-0.5 * excess)", "1.0 + 0.0 * excess"),)),
     "max_norm 1": Variant("max_norm=1.0"),
+    "max_norm 1, the level is judged from 50 values on": Variant("max_norm=1.0", (_wait(50),)),
+    "max_norm 1, the level is judged from 100 values on": Variant("max_norm=1.0", (_wait(100),)),
     "max_norm auto": Variant("max_norm=auto"),
 }
 
@@ -105,18 +130,20 @@ def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[dict[str
     variant, folder = VARIANTS[name], args.work / name.replace(" ", "_").replace(",", "")
     sources = copy_sources(variant, folder / "src")
     path = os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "adaterm_bench", "run", "language", "--preset", args.preset, "--models", "bytes"]
-    command += ["--noises", ",".join(args.noises), "--seeds", args.seeds, "--lrs", str(lr)]
-    command += ["--methods", f"RobustAdamW {variant.options}".strip(), "--device", args.device, "--workers", "0"]
     out = folder / "results"
-    finished = subprocess.run([*command, "--out", str(out)], env=os.environ | {"PYTHONPATH": path}, check=False)
+    command = ["run", "language", "--preset", args.preset, "--models", "bytes", "--lrs", str(lr)]
+    command += ["--methods", f"RobustAdamW {variant.options}".strip(), "--device", args.device, "--workers", "0"]
+    command += ["--out", str(out)]
+    commands = [[*command, "--noises", noise, "--seeds", seeds] for noise, seeds in args.noises]
+    process = [sys.executable, "-c", RUN_ALL, json.dumps(commands)]
+    finished = subprocess.run(process, env=os.environ | {"PYTHONPATH": path}, check=False)
     if finished.returncode:
         print(f"{name}: the runs ended with code {finished.returncode}; those that are finished count", file=sys.stderr)
     return [
         {"noise": result.trial.condition["noise"], "seed": result.trial.seed}
         | {outcome: result.outcome[outcome] for outcome in OUTCOMES}
         for result in keep_newest_equations(Store(out).results())
-        if result.trial.condition["lr"] == lr and result.trial.condition["noise"] in args.noises
+        if result.trial.condition["lr"] == lr and result.trial.condition["noise"] in dict(args.noises)
     ]
 
 
@@ -144,8 +171,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("robust_variants"), help="a folder for all runs")
     parser.add_argument("--tuned", type=Path, help="results directory that the learning rate is chosen by")
     parser.add_argument("--lr", type=float, help="or the learning rate itself")
-    parser.add_argument("--noises", nargs="+", default=NOISES)
-    parser.add_argument("--seeds", default=f"{TUNING_SEEDS[0]}-{TUNING_SEEDS[-1]}")
+    parser.add_argument("--noises", nargs="+", default=NOISES, help="behind a colon with seeds of its own")
+    parser.add_argument("--seeds", default=f"{TUNING_SEEDS[0]}-{TUNING_SEEDS[-1]}", help="of all other noises")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--preset", default="full")
     parser.add_argument("--device", default="cpu")
@@ -154,6 +181,8 @@ def main() -> None:
     if (args.tuned is None) == (args.lr is None):
         parser.error("give either --tuned or --lr")
     lr = args.lr or find_rate(args.tuned)
+    parts = [words.partition(":") for words in args.noises]
+    args.noises = [(noise, seeds or args.seeds) for noise, _, seeds in parts]
     with ThreadPoolExecutor(args.jobs) as pool:
         runs_by_name = dict(zip(args.only, pool.map(lambda name: run_variant(name, lr, args), args.only), strict=True))
     variants = {name: VARIANTS[name]._asdict() | {"runs": runs} for name, runs in runs_by_name.items()}
@@ -161,7 +190,7 @@ def main() -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     record = {"lr": lr, "preset": args.preset, "variants": variants} | provenance(args.device)
     file.write_text(json.dumps(record, indent=1) + "\n")
-    show(runs_by_name, list(args.noises))
+    show(runs_by_name, list(dict(args.noises)))
 
 
 if __name__ == "__main__":
