@@ -130,6 +130,7 @@ class RobustAdamW:
         self.level = np.mean(known) if known else nan
         self.norm = sqrt(sum(tensor.squares for tensor in stepped if tensor.finite))
         self.zs, self.zscore, self.excess = np.array([]), nan, 0.0
+        self.judges = len(self.levels) >= self.options["window"]
         if len(self.levels) >= ENOUGH:
             usual = np.median(self.levels)
             spread = max(0.35, usual - np.quantile(self.levels, 0.159))
@@ -140,7 +141,7 @@ class RobustAdamW:
 
     def _count(self, stepped):
         """How many batches were far away, by the least threshold of all groups; over four windows, then forgotten."""
-        if not np.isnan(self.zscore):
+        if self.judges and not np.isnan(self.zscore):
             before, self.count = self.count, min(self.count + 1, 4 * self.options["window"])
             self.past = self.far * (self.count - 1) / before if before else 0.0
             self.far = self.past + (self.zscore > 0.75 * min(group["threshold"] for group in stepped))
@@ -149,7 +150,7 @@ class RobustAdamW:
     def _judge(self, group):
         """x for the tensors of a group, and how much further than usual and its spread they may be."""
         z0 = group["threshold"]
-        if np.isnan(self.zscore):
+        if np.isnan(self.zscore) or not self.judges:
             return 1.0, 0.0
         b, excess = z0, 0.0
         far = self.past + (self.zscore > 0.75 * z0)

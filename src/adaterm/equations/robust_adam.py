@@ -26,7 +26,7 @@ from adaterm.equations.primitives import (
     where,
 )
 
-ENOUGH = 10  # values that a window must have before it tells what is usual
+ENOUGH = 10  # values that a window must have before it tells what is usual; to exclude batches it must be full
 
 LEAST_SPREAD = 0.35  # of levels: with a threshold of 3, none is excluded whose distance is below e times the usual
 
@@ -171,10 +171,12 @@ def robust_adam_judge(
 
     The spread is that of the lower side, which bad batches do not touch. Where a minority of all batches lies near the
     threshold or beyond, it is a kind of its own: the bound includes all of it, and its gradients are scaled down to
-    nearly the usual size. After a row of aberrant batches one is taken.
+    nearly the usual size. After a row of aberrant batches one is taken. Until a window is full every batch is: early on
+    levels rise so much when the direction turns that ordinary batches would be excluded, one after the other.
     """
     level = where(totals.known > 0.0, totals.log_distance / positive(totals.known), nan)
     known = count_above(levels, -inf)
+    full = known >= numbers.window
     ordered = sort(levels)
     usual = where(known >= ENOUGH, quantile(ordered, 0.5), 0.0)
     spread = where(known >= ENOUGH, at_least(usual - quantile(ordered, BELOW), LEAST_SPREAD), 1.0)
@@ -189,10 +191,10 @@ def robust_adam_judge(
     belongs = (1.0 + exp(-0.5 * square(bound))) / (1.0 + exp(0.5 * (square(at_least(zscore, 0.0)) - square(bound))))
     row = count_newest_above(levels, usual + bound * spread)
     belongs = where(row % (ROW + 1) == ROW, 1.0, belongs)
-    trust = where(known >= ENOUGH, where(level == level, belongs, 1.0), 1.0)
+    trust = where(full, where(level == level, belongs, 1.0), 1.0)
     trust = where(totals.valid > 0.0, trust, 0.0)
     excess = where(level - usual > spread, level - usual - spread, 0.0)
-    excess = where(known >= ENOUGH, where(widened > numbers.threshold, excess, 0.0), 0.0)
+    excess = where(full, where(widened > numbers.threshold, excess, 0.0), 0.0)
     zscore = where(known >= ENOUGH, zscore, nan)
     norm = where(totals.squares > 0.0, sqrt(positive(totals.squares)), 0.0)
     limit = numbers.max_norm
@@ -202,7 +204,7 @@ def robust_adam_judge(
     over = (shrinks * norm + 1e-6) / limit
     clip = shrinks / where(over > 1.0, over, 1.0)
     note = where(level == level, level, inf)
-    judged = where(known >= ENOUGH, note, inf) < inf
+    judged = where(full, note, inf) < inf
     noted_norm = where(totals.valid > 0.0, norm, inf)
     notes = Notes(note, noted_norm, where(judged, far, inf), where(judged, count, inf))
     return Batch(trust, clip, excess), BatchStatistics(level, zscore, trust), notes
