@@ -51,6 +51,9 @@ LEVEL = (  # the spread stays that around the median
     ("at_least(usual - quantile(ordered, BELOW)", "at_least(quantile(ordered, 0.5) - quantile(ordered, BELOW)"),
 )
 SCALED = ("where(widened > numbers.threshold, excess, 0.0)", "excess")
+FULL = "full = known >= numbers.window"
+FROM_TEN = (FULL, "full = known >= ENOUGH")
+FROM_HALF = (FULL, "full = 2.0 * known >= numbers.window")
 
 
 class Variant(NamedTuple):
@@ -58,12 +61,6 @@ class Variant(NamedTuple):
 
     options: str = ""
     replaced: tuple[tuple[str, str], ...] = ()
-
-
-def _wait(values: int) -> tuple[str, str]:
-    """Levels are compared with others once there are so many."""
-    known = "known = count_above(levels, -inf)\n"
-    return known, known.replace("\n", f" - {values} + ENOUGH\n")
 
 
 VARIANTS = {
@@ -83,15 +80,14 @@ VARIANTS = {
     "nothing is usual before 50 values": Variant(replaced=((FIRST, "ENOUGH = 50 "),)),
     "nothing is usual before 100 values": Variant(replaced=((FIRST, "ENOUGH = 100 "),)),
     "the usual level is 0 at least": Variant(replaced=LEVEL),
-    "the usual level is 0 at least, nothing is usual before 50 values": Variant(
-        replaced=(*LEVEL, (FIRST, "ENOUGH = 50 "))
-    ),
-    "the level is judged from 50 values on": Variant(replaced=(_wait(50),)),
-    "the level is judged from 100 values on": Variant(replaced=(_wait(100),)),
+    "the level is judged from 10 values on": Variant(replaced=(FROM_TEN,)),
+    "the level is judged from half a window on": Variant(replaced=(FROM_HALF,)),
+    "the level is judged from 10 values on, the usual level is 0 at least": Variant(replaced=(FROM_TEN, *LEVEL)),
     "all far batches are scaled down, the usual level is 0 at least": Variant(replaced=(SCALED, *LEVEL)),
-    "the level is judged from 100 values on, all far batches are scaled down, the usual level is 0 at least": Variant(
-        replaced=(_wait(100), SCALED, *LEVEL)
+    "the level is judged from 10 values on, all far batches are scaled down, the usual level is 0 at least": Variant(
+        replaced=(FROM_TEN, SCALED, *LEVEL)
     ),
+    "window 50": Variant("window=50"),
     "threshold 2": Variant("threshold=2"),
     "threshold 4": Variant("threshold=4"),
     "dof 1": Variant("dof=1"),
@@ -102,8 +98,8 @@ VARIANTS = {
     "the share of one window": Variant(replaced=(("MEMORY = 4 ", "MEMORY = 1 "),)),
     "a minority keeps its size": Variant(replaced=(("exp(-0.5 * excess)", "1.0 + 0.0 * excess"),)),
     "max_norm 1": Variant("max_norm=1.0"),
-    "max_norm 1, the level is judged from 50 values on": Variant("max_norm=1.0", (_wait(50),)),
-    "max_norm 1, the level is judged from 100 values on": Variant("max_norm=1.0", (_wait(100),)),
+    "max_norm 1, the level is judged from 10 values on": Variant("max_norm=1.0", (FROM_TEN,)),
+    "max_norm 1, the level is judged from half a window on": Variant("max_norm=1.0", (FROM_HALF,)),
     "max_norm auto": Variant("max_norm=auto"),
 }
 

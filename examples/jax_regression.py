@@ -1,4 +1,4 @@
-"""A regression in JAX in which one batch of ten has wrong targets: RobustAdamW tells which, and learns nothing from it.
+"""A regression in JAX in which one batch of ten has wrong targets: RobustAdamW tells which.
 
 pip install 'adaterm[jax]' flax
 """
@@ -27,7 +27,7 @@ def train(model: nnx.Sequential, optimizer: nnx.Optimizer, x: jax.Array, y: jax.
 
 rngs = nnx.Rngs(0)
 model = nnx.Sequential(nnx.Linear(1, 64, rngs=rngs), nnx.tanh, nnx.Linear(64, 1, rngs=rngs))
-optimizer = nnx.Optimizer(model, robust_adamw(3e-3, max_norm=1.0), wrt=nnx.Param)
+optimizer = nnx.Optimizer(model, robust_adamw(3e-3, window=30, max_norm=1.0), wrt=nnx.Param)
 excluded = {"bad": 0, "good": 0}
 for step in range(1000):
     kind = "bad" if step % 10 == 9 else "good"

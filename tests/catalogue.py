@@ -26,10 +26,10 @@ COMBINED = {
     "t-Adam, Gaussian": ("TAdam", {"dof": inf}),
     "Gradient init + AdaTerm2": ("AdaTerm", {"init_scale": "gradient", "scale_update": "analytic"}),
     "Gradient init + AdaBias": ("AdaTerm", {"init_scale": "gradient", "adaptive_bias_correction": True}),
-    "RobustAdamW, soon judging": ("RobustAdamW", {"window": 12, "weight_decay": 0.1}),
-    "RobustAdamW, usual norm": ("RobustAdamW", {"window": 12, "max_norm": "auto"}),
-    "RobustAdamW, no weights": ("RobustAdamW", {"window": 12, "dof": inf, "maximize": True, "weight_decay": 0.1}),
-    "RobustAdamW, no batch excluded": ("RobustAdamW", {"window": 12, "threshold": inf}),
+    "RobustAdamW, soon judging": ("RobustAdamW", {"window": 10, "weight_decay": 0.1}),
+    "RobustAdamW, usual norm": ("RobustAdamW", {"window": 10, "max_norm": "auto"}),
+    "RobustAdamW, no weights": ("RobustAdamW", {"window": 10, "dof": inf, "maximize": True, "weight_decay": 0.1}),
+    "RobustAdamW, no batch excluded": ("RobustAdamW", {"window": 10, "threshold": inf}),
 }
 RULES = {**METHODS, **COMBINED}
 """The methods, and options of theirs combined."""

@@ -212,7 +212,7 @@ def is_allowed(change, engine):
     return (change, engine) != (tensor_lr, "foreach")
 
 
-RUNS = {"AdaTerm": ({}, 9, (3, 4, 7)), "RobustAdamW": ({"window": 12}, 20, (3, 4, 13, 16))}
+RUNS = {"AdaTerm": ({}, 9, (3, 4, 7)), "RobustAdamW": ({"window": 10}, 20, (3, 4, 13, 16))}
 """For each optimizer: options, how many steps, and before which of them something changes."""
 
 

@@ -14,7 +14,7 @@ from catalogue import SHAPES, Operations, assert_close, parameters
 from robust_scenarios import Largest, check_the_transcription
 from test_state import copies, saved_and_loaded
 
-from adaterm import RobustAdamW
+from adaterm import BatchStatistics, RobustAdamW
 
 
 def draw_gradients(step, shapes, dtype=torch.float64, scale=1.0, mean=0.5):
@@ -182,6 +182,70 @@ def check_excluded_batch(flags, dtype=torch.float64, before=25):
             assert tested.state[parameter]["step"] == state["step"] + 1
 
 
+def judge_steps(tested, params, steps, scales):
+    """The statistics of each step; gradients of some are scaled."""
+    seen = []
+    for step in steps:
+        train(tested, params, 1, step, scales.get(step, 1.0))
+        seen.append(BatchStatistics(*(value.item() for value in tested.batch_statistics())))
+    return seen
+
+
+def check_beginning(flags, missing=None, window=16):
+    """No batch is excluded before a window is full, and one is right after; weights of tensors act sooner.
+
+    The first batch has no level. Nor has one without a finite gradient, which nothing moves: it fills no place.
+    """
+    params, full = parameters(dtype=torch.float64), window + (missing is not None)
+    tested = RobustAdamW(params, lr=1e-2, window=window, **flags)
+    scales = {12: 1e4, full: 1e4, full + 1: 1e4} | ({} if missing is None else {missing: nan})
+    seen = judge_steps(tested, params, range(full - 1), scales)
+    assert [step for step, batch in enumerate(seen) if batch.trust != 1.0] == ([] if missing is None else [missing])
+    known = [step > 10 + (missing in range(step)) and step != missing for step in range(full - 1)]  # ten levels
+    assert [np.isfinite(batch.zscore) for batch in seen] == known
+    before = remember(params)
+    train(tested, params, 1, full - 1)
+    ordinary, before = measure_move(params, before), remember(params)
+    (last,) = judge_steps(tested, params, [full], scales)
+    assert last.zscore > 10.0
+    assert last.trust == 1.0
+    assert max(trust.item() for _, trust, _ in tested.statistics().values()) < 1e-3
+    assert 0.0 < measure_move(params, before) < 0.01 * ordinary
+    before = remember(params)
+    (first,) = judge_steps(tested, params, [full + 1], scales)
+    assert first.zscore > 10.0
+    assert first.trust < 1e-9
+    assert measure_move(params, before) == 0.0
+
+
+def check_minoritys_beginning(flags, missing=None, window=12):
+    """It may be accepted once two windows have passed: one to be full, one of batches that count.
+
+    A batch without a level counts for neither. It is accepted at once, for it is frequent enough all the time.
+    """
+    params = parameters(dtype=torch.float64)
+    tested = RobustAdamW(params, lr=1e-2, window=window, **flags)
+    begins = 2 * window + (missing is not None)
+    loud = [begins + step for step in (-10, -7, -4, -1, 0, 3, 6)]  # a third
+    scales = dict.fromkeys(loud, 30.0) | ({} if missing is None else {missing: nan})
+    seen = judge_steps(tested, params, range(begins + 7), scales)
+    trusts = [seen[step].trust for step in loud]
+    assert max(trusts[:4]) < 0.1, trusts
+    assert min(trusts[4:]) > 0.9, trusts
+
+
+def check_larger_window(flags, window=12, larger=15):
+    """After it was made larger, no batch is excluded until it is full again; after it was made smaller, at once."""
+    params = parameters(dtype=torch.float64)
+    tested = RobustAdamW(params, lr=1e-2, window=window, **flags)
+    changed, full = 20, 20 + larger - window
+    for step in range(full + 3):
+        if step in (changed, full + 2):
+            tested.param_groups[0]["window"] = larger if step == changed else window
+        (batch,) = judge_steps(tested, params, [step], dict.fromkeys((19, 20, full - 1, full, full + 2), 1e4))
+        assert batch.trust == pytest.approx(float(step not in (19, full, full + 2)), abs=0.3), step
+
+
 def check_excluded_tensor(flags, value=nan):
     """One tensor's bad gradient does not move it, counts in no level and no norm, and the others go on."""
     params, others = parameters(dtype=torch.float64), parameters(dtype=torch.float64)
@@ -298,8 +362,8 @@ def check_resumed(flags, route, saved=(0, 7, 23), steps=35):
             assert found == wanted
 
 
-def check_adamw_checkpoint(flags, before=30, after=40):
-    """It goes on where AdamW was: its first steps are AdamW's, and then its own."""
+def check_adamw_checkpoint(flags, before=30, after=40, window=20):
+    """It goes on where AdamW was: its first steps are AdamW's, and then its own, which judge batches at last."""
     params = parameters(dtype=torch.float64)
     groups = [{"params": params[:2], "lr": 1e-2}, {"params": params[2:], "betas": (0.8, 0.99), "weight_decay": 0.3}]
     adamw = torch.optim.AdamW(groups)
@@ -307,20 +371,21 @@ def check_adamw_checkpoint(flags, before=30, after=40):
     params[0].grad = None
     adamw.step()
     twins = copies(params)
-    tested = RobustAdamW([{"params": twins[:2]}, {"params": twins[2:]}], **flags)
+    tested = RobustAdamW([{"params": twins[:2]}, {"params": twins[2:]}], window=window, **flags)
     tested.load_state_dict(saved_and_loaded(adamw.state_dict()))
     assert [group["lr"] for group in tested.param_groups] == [1e-2, 1e-3]
     for group in tested.param_groups:
         group |= {"foreach": None, "fused": None} | flags
     known = robust_spec.RobustAdamW(
-        [group | {"tensors": [p.detach().numpy() for p in group["params"]]} for group in groups]
+        [group | {"tensors": [p.detach().numpy() for p in group["params"]]} for group in groups], window=window
     )
     states = [adamw.state[parameter] for parameter in params]
     known.load_adamw([(int(s["step"]), s["exp_avg"].numpy().copy(), s["exp_avg_sq"].numpy().copy()) for s in states])
     largest = Largest(1e-12)
     for step in range(100, 100 + after):
-        train(tested, twins, 1, step)
+        train(tested, twins, 1, step, 100.0 if step in (115, 130) else 1.0)
         known.step([twin.grad.numpy() for twin in twins])
+        assert (tested.batch_statistics().trust < 0.5) == (step == 130), step
         if step < 110:
             train(adamw, params, 1, step)
         for number, (parameter, twin, tensor) in enumerate(zip(params, twins, known.tensors, strict=True)):
@@ -340,6 +405,13 @@ CHECKS = {
     "one bad gradient, float32": partial(check_one_bad_gradient, dtype=torch.float32),
     "a rare task": partial(check_two_tasks, share=0.1),
     "a frequent task": partial(check_two_tasks, share=0.45),
+    "the first steps": check_beginning,
+    "the first steps, one without a level": partial(check_beginning, missing=7),
+    "the first steps, one of the last without a level": partial(check_beginning, missing=15),
+    "a minority's first steps": check_minoritys_beginning,
+    "a minority's first steps, one without a level": partial(check_minoritys_beginning, missing=7),
+    "a minority's first steps, one without a level that would count": partial(check_minoritys_beginning, missing=20),
+    "a larger window": check_larger_window,
     "an excluded batch": check_excluded_batch,
     "an excluded batch, float32": partial(check_excluded_batch, dtype=torch.float32),
     "an excluded tensor": check_excluded_tensor,

@@ -134,7 +134,7 @@ def test_the_page_of_choices_has_what_was_tried():
     losses = {}
     for result in Store(ROOT / "results/arena").results("language"):
         trial, condition = result.trial, result.trial.condition
-        if condition["lr"] == 3e-3 and is_tuning(trial.seed):
+        if condition["model"] == "bytes" and condition["lr"] == 3e-3 and is_tuning(trial.seed):
             key = f"arena.{trial.method}", condition["noise"]
             losses.setdefault(key, []).append(result.outcome["loss"])
     for file in (ROOT / "results/robust_variants").glob("*.json"):
@@ -150,6 +150,30 @@ def test_the_page_of_choices_has_what_was_tried():
         seeds = [[loss for key in keys for loss in losses.get((key, noise), [])] for noise in noises]
         cells = [f"{sum(values) / len(values):.3f} ({len(values)})" if values else "-" for values in seeds]
         assert row == " | ".join(cells), name
+
+
+def test_the_page_of_choices_tells_how_far_variants_are_behind_the_best():
+    page = (ROOT / "docs/robust_adamw_choices.md").read_text()
+    variants = load("robust_variants/11.json")["variants"]
+    losses = {
+        name: [
+            [run["loss"] for run in variant["runs"] if run["noise"] == noise]
+            for noise in ("clean", "tokens 10 %", "targets 20 %", "tensor 2 %")
+        ]
+        for name, variant in variants.items()
+        if not name.startswith("max_norm")
+    }
+    means = {name: [sum(values) / len(values) for values in columns] for name, columns in losses.items()}
+    best = [min(column) for column in zip(*means.values(), strict=True)]
+    behind = {name: max(a / b - 1.0 for a, b in zip(row, best, strict=True)) for name, row in means.items()}
+    for name, lag in behind.items():
+        assert f"<!-- behind.11.{name} -->{100 * lag:+.1f} %<!-- -->" in page
+    assert min(behind, key=behind.get) == "the level is judged from 100 values on"
+    clean = [
+        {run["seed"]: run["loss"] for run in variants[name]["runs"] if run["noise"] == "clean"}
+        for name in ("as it is", "the level is judged from 100 values on")
+    ]
+    assert [len(clean[0]), sum(clean[1][seed] < loss for seed, loss in clean[0].items())] == [6, 4]  # as it says
 
 
 def test_the_page_of_choices_has_final_runs_before_and_after_the_last_change():

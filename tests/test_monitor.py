@@ -25,8 +25,9 @@ EARLY = {"AdaTerm": {"init_scale": "gradient"}, "RobustAdamW": {}}
 """Options with which there is something to see after few steps."""
 
 
-def watch(name, model, **options):
-    optimizer = getattr(adaterm, name)(model.named_parameters(), **EARLY[name])
+def watch(name, model, window=None, **options):
+    given = EARLY[name] if window is None else {**EARLY[name], "window": window}
+    optimizer = getattr(adaterm, name)(model.named_parameters(), **given)
     return optimizer, adaterm.Monitor(optimizer, model, **options)
 
 
@@ -228,7 +229,7 @@ def test_marks_may_be_any_objects(mark, samples, restored, tmp_path):
 
 def test_samples_that_recur_in_bad_batches_are_ranked_first():
     model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
-    optimizer, monitor = watch("RobustAdamW", model)
+    optimizer, monitor = watch("RobustAdamW", model, window=20)
     broken, step = {3, 50, 77}, 0
     for epoch in range(6):
         order = torch.randperm(100, generator=torch.Generator().manual_seed(epoch))
@@ -324,23 +325,24 @@ def test_names_are_the_models_or_the_optimizers_or_numbers():
 
 @either
 def test_a_checkpoint_brings_the_history_back(name, tmp_path):
-    bad = (40, 70)
-    _, _, straight = run(name, 90, bad)
-    model, optimizer, first = run(name, 60, bad)
+    bad = (140, 170)
+    _, _, straight = run(name, 190, bad)
+    model, optimizer, first = run(name, 160, bad)
     torch.save((model.state_dict(), optimizer.state_dict(), first.state_dict()), tmp_path / "checkpoint.pt")
     saved = torch.load(tmp_path / "checkpoint.pt")
     resumed, monitor = watch(name, model)
     model.load_state_dict(saved[0])
     resumed.load_state_dict(saved[1])
     monitor.load_state_dict(saved[2])
-    for step in range(61, 91):
+    for step in range(161, 191):
         monitor.mark(f"batch {step}")
         give(model, step, all=1e3 if step in bad else 1.0)
         resumed.step()
     assert monitor.aberrant(5) == straight.aberrant(5)
+    assert sum(monitor.columns()["excluded"]) == 2
     short = adaterm.Monitor(resumed, model, length=10)
     short.load_state_dict(straight.state_dict())
-    assert short._ring.read(100).steps.tolist() == list(range(81, 91))
+    assert short._ring.read(100).steps.tolist() == list(range(181, 191))
 
 
 @pytest.mark.parametrize("captured", [False, True])
@@ -432,8 +434,8 @@ def test_the_first_group_may_be_empty(name):
 
 
 def test_the_window_may_change():
-    model, optimizer, monitor = run("RobustAdamW", 60, bad=(40,))
-    assert monitor.metrics()["adaterm/excluded"] == pytest.approx(1 / 60)
+    model, optimizer, monitor = run("RobustAdamW", 60, bad=(40,), window=30)
+    assert monitor.metrics()["adaterm/excluded"] == pytest.approx(1 / 30)
     optimizer.param_groups[0]["window"] = 15
     give(model, 61)
     optimizer.step()
@@ -469,7 +471,7 @@ def test_steps_may_be_differentiated(name):
 
 
 def test_tables_of_all_steps(tmp_path):
-    _, _, monitor = run("RobustAdamW", 30, bad=(28,))
+    _, _, monitor = run("RobustAdamW", 30, bad=(28,), window=20)
     text = monitor.table()
     assert "batch 28; " in text
     assert text.startswith("RobustAdamW: 30 steps, 1 excluded\n\n1 stood out: ")
@@ -488,11 +490,24 @@ def test_tables_of_all_steps(tmp_path):
     assert monitor.nbytes == 10_000 * (12 * 4 + 36)
 
 
+def test_a_batch_that_stands_out_before_the_window_is_full_is_listed_and_was_not_excluded():
+    _, _, monitor = run("RobustAdamW", 60, bad=(50,))
+    (batch,) = monitor.aberrant(1)
+    assert (batch.step, batch.trust) == (50, 1.0)
+    assert batch.score > 10
+    assert batch.zscore > 10
+    assert monitor.metrics()["adaterm/excluded"] == 0.0
+    assert monitor.table().startswith(
+        "RobustAdamW: 60 steps, 0 excluded\nUntil 100 levels are known, no batch is excluded "
+    )
+
+
 @either
 def test_a_table_says_when_nothing_stood_out(name):
     model, optimizer, monitor = run(name, 60, length=50)
     text = monitor.table()
-    assert text.startswith(f"{type(optimizer).__name__}: 50 steps up to step 60, 0 excluded\n\nNo batch stood out: ")
+    known = "Until 100 levels are known, no batch is excluded that has a finite gradient."
+    assert text.startswith(f"{name}: 50 steps up to step 60, 0 excluded\n{known}\n\nNo batch stood out: ")
     assert "batch 5" not in text
     assert len(monitor.aberrant(10)) == 10  # ranks are there all the same
     give(model, 61, **{"0.bias": 100.0})  # a fault in one tensor of four
@@ -504,14 +519,14 @@ def test_a_table_says_when_nothing_stood_out(name):
 
 @either
 def test_ranks_begin_with_what_the_table_lists(name):
-    model, optimizer, monitor = run(name, 60)
-    for step, factors in ((61, {"all": 1e3}), (62, {"1.weight": 3.0}), (63, {"all": nan}), (64, {})):
+    model, optimizer, monitor = run(name, 110)
+    for step, factors in ((111, {"all": 1e3}), (112, {"1.weight": 3.0}), (113, {"all": nan}), (114, {})):
         give(model, step, **factors)
         optimizer.step()
     listed = monitor.table(100).split("\n\n")[1].splitlines()[2:]
     ranked = [f"{batch.step}" for batch in monitor.aberrant(None)]
     assert ranked[: len(listed)] == [line.split()[0] for line in listed]
-    assert ranked[:2] == ["63", "61"]
+    assert ranked[:2] == ["113", "111"]
     assert "nan" not in listed[0]
     assert "4 tensors had gradients; the 2 least trusted\n" in monitor.table(2)
 
@@ -519,7 +534,7 @@ def test_ranks_begin_with_what_the_table_lists(name):
 def test_an_excluded_batch_ranks_before_all_that_did_not_stand_out():
     """Its score may be the lower one."""
     model = nn.Linear(20, 10)
-    optimizer = adaterm.RobustAdamW(model.parameters(), threshold=1.0)
+    optimizer = adaterm.RobustAdamW(model.parameters(), threshold=1.0, window=25)
     monitor = adaterm.Monitor(optimizer)
     for step in range(200):
         give(model, step)

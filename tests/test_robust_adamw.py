@@ -39,7 +39,7 @@ def test_the_scenarios_go_through_everything():
     assert any(tensor.w and 0 < tensor.w < 0.5 for tensor in known)
     loud = [batch for step, (_, batch) in enumerate(seen["a kind of their own"]) if step >= 45 and step % 5 < 2]
     assert any(zscore > 4.0 and trust > 0.5 for _, zscore, trust in loud), loud
-    row = [batch[2] > 0.5 for _, batch in seen["many in a row"][30:50]]
+    row = [batch[2] > 0.5 for _, batch in seen["many in a row"][45:65]]
     assert row == [position % 8 == 7 for position in range(20)]
 
 

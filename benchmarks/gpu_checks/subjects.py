@@ -14,8 +14,8 @@ DEVICE = "cuda"
 ENGINES = {"reference": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 JUDGING = {
     **OUR_METHODS,
-    "RobustAdamW, usual norm": Method("RobustAdamW", {"window": 12, "max_norm": "auto", "weight_decay": 0.1}),
-    "RobustAdamW, no weights": Method("RobustAdamW", {"window": 12, "dof": inf, "maximize": True}),
+    "RobustAdamW, usual norm": Method("RobustAdamW", {"window": 10, "max_norm": "auto", "weight_decay": 0.1}),
+    "RobustAdamW, no weights": Method("RobustAdamW", {"window": 10, "dof": inf, "maximize": True}),
 }
 METHODS = {name: method for name, method in PAPER_METHODS.items() if hasattr(adaterm, method.optimizer)} | JUDGING
 FEW = [

@@ -270,10 +270,12 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         amsgrad: must be False; it is here for AdamW's signature.
         dof: degrees of freedom of a tensor's weights: the smaller, the more a distant gradient is toned down. inf
             switches the weights off.
-        window: how many of the last steps tell what is usual. The same in all groups.
+        window: how many of the last steps tell what is usual. Before there are so many, no batch is excluded unless
+            all its gradients are not finite. The same in all groups.
         threshold: z-score above which a batch is mostly excluded. inf excludes none.
         minority: if at least this share of the batches of about four windows is near the threshold, or beyond, they
-            are a kind of their own: they are trusted, with gradients scaled down to nearly the usual size.
+            are a kind of their own: they are trusted, with gradients scaled down to nearly the usual size. That takes
+            two windows from the start.
         max_norm: clip the norm of all gradients together in the step, as `clip_grad_norm_` would: a number, or "auto"
             for the median of the last norms. Do not clip before the step: batches are judged by what that hides.
         maximize: ascend.

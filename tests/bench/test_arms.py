@@ -21,7 +21,7 @@ from adaterm_bench.models.transformer import Sizes, make_transformer, measure_lo
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is_compiling|health_check)")  # which ADOPT calls by old names
 
 RECIPE = Recipe(betas=(0.9, 0.95), weight_decay=0.1, warm_up=10, steps=1 << 40)  # so many that no schedule shows
-STEPS, SPIKES, LR = 240, (63, 150, 215), 1e-2
+STEPS, SPIKES, LR = 240, (123, 150, 215), 1e-2
 MODULES = ("zclip", "pytorch_optimizer", "optimi", "adopt", "lion_pytorch", "schedulefree")
 
 

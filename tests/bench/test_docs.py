@@ -270,6 +270,10 @@ def test_gains_on_the_simulations_are_marked_numbers(name, stored):
             claim = claims[wanted[kind].format(key)]
             assert claim["verdict"] == "reproduced"
             ratio = claim["estimate"]
+        elif kind == "less":
+            claim = claims[wanted["error"].format(key)]
+            assert claim["verdict"] == "not reproduced"
+            ratio = claim["estimate"]
         elif kind in ("least", "mean"):
             ratio = _compare_least_noise(stored["test_functions"], key)[kind]
         else:
@@ -314,7 +318,7 @@ def test_simulations_say_where_robust_adamw_is_ahead_of_adaterm(stored):
             ahead = [errors[method][seed] < error for seed, error in errors["AdaTerm"].items()]
             shares[name, method] = np.mean(ahead)
     for (name, _), share in shares.items():
-        assert share == 0.0 if name == "Rosenbrock" else share > 0.85, shares
+        assert share < 0.05 if name == "Rosenbrock" else share > 0.85, shares
 
 
 def test_the_page_on_reinforcement_learning_has_the_returns_on_ant(stored):

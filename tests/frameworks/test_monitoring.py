@@ -30,7 +30,7 @@ def train(log=lambda metrics, step: None):
     """A run with one bad batch, whose numbers are logged at every step."""
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
-    optimizer = RobustAdamW(model.parameters())
+    optimizer = RobustAdamW(model.parameters(), window=20)
     monitor = Monitor(optimizer, model)
     for step in range(1, STEPS + 1):
         monitor.mark(f"batch {step}")
@@ -77,7 +77,7 @@ def test_weights_and_biases(wanted, tmp_path):
         assert run.step == STEPS
         assert run.summary["adaterm/trust"] > 0.5
         assert run.summary["adaterm/excluded"] == pytest.approx(
-            1 / STEPS, abs=0.005
+            1 / 20, abs=0.005
         )  # it tells of a step when the next one comes
 
 
@@ -103,9 +103,9 @@ def test_pandas(wanted):
     assert {"trust weight", "distance bias"} <= set(frame.columns)
     for parameter in monitor.optimizer.param_groups[0]["params"]:
         parameter.grad.fill_(torch.nan)
-    for _ in range(100):
+    for _ in range(20):
         monitor.optimizer.step()
-    with pytest.warns(UserWarning, match="each of the last 100 steps") as caught:
+    with pytest.warns(UserWarning, match="each of the last 20 steps") as caught:
         monitor.to_pandas()
     assert caught[0].filename == __file__
 

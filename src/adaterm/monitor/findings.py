@@ -211,7 +211,10 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
     chosen = _rank(history, scores)[: int(_find_outstanding(history, scores).sum())]
     last = int(history.steps[-1])
     seen = f"{len(history):,} steps" + (f" up to step {last:,}" if last > len(history) else "")
-    lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} excluded", ""]
+    lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} excluded"]
+    if last <= history.window + 1:  # the first step has no level
+        lines.append(f"Until {history.window} levels are known, no batch is excluded that has a finite gradient.")
+    lines.append("")
     if chosen:
         stood_out = f"{len(chosen):,} stood out: excluded, not finite, or with a score of {STANDS_OUT:g} or more"
         more = f"; the worst {count}, and table({len(chosen)}) has all" if len(chosen) > count else ""

@@ -22,8 +22,9 @@ class History:
     `level`, `zscore` and `trust` are RobustAdamW's own. For others the level is the mean log-distance of their
     tensors, the z-score and what counts as excluded follow from it as they do in RobustAdamW, and the trust is the mean
     over tensors. `norm` is that of all gradients, as RobustAdamW was given them; for others it is NaN. `far`
-    are batches beyond the threshold over half a window; RobustAdamW trusts them after a few in a row. `score` is the
-    root mean square, over tensors, of how far each lies above its own usual distance.
+    are batches beyond the threshold over half a window; RobustAdamW trusts them before its window is full,
+    and after a few in a row. `score` is the root mean square, over tensors, of how far each lies above its own usual
+    distance.
     """
 
     def __init__(self, rows: Rows, judged: bool, window: int) -> None:
@@ -110,7 +111,8 @@ def _find_far(levels: Tensor, window: int) -> Tensor:
 def _judge(levels: Tensor, valid: Tensor, window: int) -> BatchStatistics:
     """What RobustAdamW, with its defaults, would have made of batches with these levels, if it accepted no minority.
 
-    A batch is valid if it has a finite gradient.
+    It would have begun with the first of them, and excludes none before its window is full. A batch is valid if it has
+    a finite gradient.
     """
     windows = _list_windows(levels, window)
     rule, one = RobustAdamRule(), torch.ones_like(levels)

@@ -5,7 +5,7 @@ from math import nan
 
 from adaterm_bench.core.section import Claim, Figure, Section, Table
 from adaterm_bench.core.trial import Result
-from adaterm_bench.methods import PAPER_METHODS
+from adaterm_bench.methods import OUR_METHODS, PAPER_METHODS
 from adaterm_bench.reporting import figures
 from adaterm_bench.reporting.claims import FEWER, Check, Sentence, correct_families, make_claim, tabulate_checks
 from adaterm_bench.reporting.comparison import RIVALS, compare_at_levels
@@ -31,6 +31,7 @@ CONSTANT = Sentence(
 PAR = Sentence("AdaTerm2 is on par with AdaTerm on the regression.", "appendix H", "a figure without numbers")
 BELOW_PLAIN = Sentence("On noisy samples AdaTerm is ahead of methods that are not robust.")
 BELOW_VARIANTS = Sentence("On noisy samples AdaTerm is ahead of its variants.")
+BELOW_OURS = Sentence("On noisy samples AdaTerm is ahead of RobustAdamW.")
 
 
 def section(results: list[Result]) -> Section:
@@ -44,6 +45,7 @@ def section(results: list[Result]) -> Section:
         *_claim_on_par(errors),
         *claim_below(errors, NOT_ROBUST, BELOW_PLAIN),
         *claim_below(errors, variants, BELOW_VARIANTS),
+        *claim_below(errors, tuple(OUR_METHODS), BELOW_OURS),
         *_claim_dof_falls(dofs),
     ]
     return Section(
