@@ -207,12 +207,12 @@ def print_table(table: dict[str, dict[str, Any]], seeds: int, share: float) -> N
 
 
 def find_bounds(levels: list[float]) -> list[float]:
-    """The level at which a batch loses half its trust, with the optimizer's defaults; NaN while nothing is usual."""
+    """The level at which a batch loses half its trust, with the optimizer's defaults; NaN while none is excluded."""
     defaults = adaterm.RobustAdamW([torch.zeros(1, requires_grad=True)]).defaults
     window, threshold = defaults["window"], defaults["threshold"]
     bounds = [math.nan] * len(levels)
-    for step in range(11, len(levels)):  # the first batch has no level
-        last = levels[max(1, step - window) : step]
+    for step in range(window + 1, len(levels)):  # the first batch has no level
+        last = levels[step - window : step]
         low, *_, usual = quantiles(last, n=1000, method="inclusive")[158:500]
         bounds[step] = usual + threshold * max(LEAST_SPREAD, usual - low)
     return bounds
