@@ -63,7 +63,7 @@ class Variant(NamedTuple):
     replaced: tuple[tuple[str, str], ...] = ()
 
 
-VARIANTS = {
+VARIANTS = {  # of the present equations: in older files the first is that of theirs
     "as it is": Variant(),
     "threshold 4, least spread 0.25, none in a row is taken": Variant(
         "threshold=4", ((SPREAD, "LEAST_SPREAD = 0.25"), ("ROW = 7", "ROW = 1000"), TRUST, EXCESS)
@@ -130,7 +130,7 @@ def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[dict[str
     command = ["run", "language", "--preset", args.preset, "--models", "bytes", "--lrs", str(lr)]
     command += ["--methods", f"RobustAdamW {variant.options}".strip(), "--device", args.device, "--workers", "0"]
     command += ["--out", str(out)]
-    commands = [[*command, "--noises", noise, "--seeds", seeds] for noise, seeds in args.noises]
+    commands = [[*command, "--noises", noise, "--seeds", seeds] for noise, seeds in args.noises.items()]
     process = [sys.executable, "-c", RUN_ALL, json.dumps(commands)]
     finished = subprocess.run(process, env=os.environ | {"PYTHONPATH": path}, check=False)
     if finished.returncode:
@@ -139,7 +139,7 @@ def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[dict[str
         {"noise": result.trial.condition["noise"], "seed": result.trial.seed}
         | {outcome: result.outcome[outcome] for outcome in OUTCOMES}
         for result in keep_newest_equations(Store(out).results())
-        if result.trial.condition["lr"] == lr and result.trial.condition["noise"] in dict(args.noises)
+        if result.trial.condition["lr"] == lr and result.trial.condition["noise"] in args.noises
     ]
 
 
@@ -178,7 +178,7 @@ def main() -> None:
         parser.error("give either --tuned or --lr")
     lr = args.lr or find_rate(args.tuned)
     parts = [words.partition(":") for words in args.noises]
-    args.noises = [(noise, seeds or args.seeds) for noise, _, seeds in parts]
+    args.noises = {noise: seeds or args.seeds for noise, _, seeds in parts}
     with ThreadPoolExecutor(args.jobs) as pool:
         runs_by_name = dict(zip(args.only, pool.map(lambda name: run_variant(name, lr, args), args.only), strict=True))
     variants = {name: VARIANTS[name]._asdict() | {"runs": runs} for name, runs in runs_by_name.items()}
@@ -186,7 +186,7 @@ def main() -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     record = {"lr": lr, "preset": args.preset, "variants": variants} | provenance(args.device)
     file.write_text(json.dumps(record, indent=1) + "\n")
-    show(runs_by_name, list(dict(args.noises)))
+    show(runs_by_name, list(args.noises))
 
 
 if __name__ == "__main__":

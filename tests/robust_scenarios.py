@@ -142,6 +142,9 @@ SCENARIOS = {
         added={60: ([(6, 2)], {})},  # weighed as 1 until it has a past, also in batches of that kind
         steps=90,
     ),
+    "a kind of their own, and then a larger window": Scenario(
+        [(SHAPES, {})], {"window": 20, "dof": 5.0}, recur(2, 30), changed={60: {"window": 26}}, steps=80
+    ),
     "other thresholds, beyond four windows": Scenario(
         [(SHAPES[:2], {"threshold": 6.0}), (SHAPES[2:], {"threshold": 3.0})],
         {"window": 12, "minority": 0.2},
@@ -210,7 +213,7 @@ def transcribe(name):
         if step in scenario.added:
             shapes, options = scenario.added[step]
             known.add({"tensors": begin(shapes), **options})
-        known.groups[0] |= scenario.changed.get(step, {})
+        known.change(scenario.changed.get(step, {}))
         known.step(draw_all(scenario, step))
         tensors = [
             Known(t.theta, t.m, t.v, t.step, *(getattr(t, field, None) for field in ("x", "w", "lam", "finite")))

@@ -97,6 +97,11 @@ class RobustAdamW:
                 tensor.step, tensor.m, tensor.v = states.pop(0)
                 tensor.c1, tensor.c2 = (1 - beta**tensor.step for beta in group["betas"])
 
+    def change(self, options):
+        """Give the first group other options; the window is that of all."""
+        self.groups[0] |= options
+        self.options = self.options | {name: options[name] for name in ("window",) if name in options}
+
     def step(self, gradients):
         """Take a step; one gradient for each tensor of all groups, None where there is none."""
         with np.errstate(all="ignore"):

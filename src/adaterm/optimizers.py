@@ -271,7 +271,7 @@ class RobustAdamW(RobustOptimizer, template=ROBUST_ADAM):
         dof: degrees of freedom of a tensor's weights: the smaller, the more a distant gradient is toned down. inf
             switches the weights off.
         window: how many of the last steps tell what is usual. Before there are so many, no batch is excluded unless
-            all its gradients are not finite. The same in all groups.
+            none of its gradients is finite. The same in all groups.
         threshold: z-score above which a batch is mostly excluded. inf excludes none.
         minority: if at least this share of the batches of about four windows is near the threshold, or beyond, they
             are a kind of their own: they are trusted, with gradients scaled down to nearly the usual size. That takes

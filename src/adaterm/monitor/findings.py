@@ -212,8 +212,8 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
     last = int(history.steps[-1])
     seen = f"{len(history):,} steps" + (f" up to step {last:,}" if last > len(history) else "")
     lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} excluded"]
-    if last <= history.window + 1:  # the first step has no level
-        lines.append(f"Until {history.window} levels are known, no batch is excluded that has a finite gradient.")
+    if history.judged and int(history.level.isfinite().sum()) < history.window:
+        lines.append(f"No batch with a finite gradient is excluded before a window of {history.window} levels is full.")
     lines.append("")
     if chosen:
         stood_out = f"{len(chosen):,} stood out: excluded, not finite, or with a score of {STANDS_OUT:g} or more"

@@ -13,6 +13,11 @@ from adaterm.torch_primitives import TORCH
 
 REFRESHED = 10  # steps after which it is asked again what is usual for each tensor
 
+RULE = RobustAdamRule()
+NUMBERS, FLAGS = RULE.numbers._replace(window=float(ENOUGH)), RULE.flags
+"""By which batches of other optimizers are judged: as soon as it is known what is usual, since a record may begin late
+in training."""
+
 ABOVE = 0.9  # quantile of a tensor's distances; where it is far from the median, large ones mean less
 
 
@@ -28,6 +33,7 @@ class History:
     """
 
     def __init__(self, rows: Rows, judged: bool, window: int) -> None:
+        self.judged = judged  # by the optimizer itself
         taken = ~rows.tensors[:, 1].isnan().all(1)
         self.steps, tensors, batches, self.last_marks = (table[taken] for table in rows)
         before = rows.marks.roll(1)
@@ -104,21 +110,20 @@ def _find_far(levels: Tensor, window: int) -> Tensor:
     median = TORCH.quantile(ordered, 0.5)
     spread = (median - TORCH.quantile(ordered, BELOW)).clamp_min(LEAST_SPREAD)
     known = TORCH.count_above(ordered, -inf) >= ENOUGH
-    far: Tensor = known & (levels > median + RobustAdamRule().threshold * spread)
+    far: Tensor = known & (levels > median + RULE.threshold * spread)
     return far
 
 
 def _judge(levels: Tensor, valid: Tensor, window: int) -> BatchStatistics:
     """What RobustAdamW, with its defaults, would have made of batches with these levels, if it accepted no minority.
 
-    It would have begun with the first of them, and excludes none before its window is full. A batch is valid if it has
-    a finite gradient.
+    A batch is valid if it has a finite gradient.
     """
     windows = _list_windows(levels, window)
-    rule, one = RobustAdamRule(), torch.ones_like(levels)
+    one = torch.ones_like(levels)
     known = torch.where(levels.isnan(), 0.0, one)
     totals = Totals(levels.nan_to_num(), known, 0.0 * one, valid.to(one))
     nothing = torch.full_like(windows, inf)  # no share of far batches is known here
     history = windows, windows, nothing, nothing
-    statistics: BatchStatistics = TORCH.robust_adam_judge(totals, *history, rule.numbers, rule.flags)[1]
+    statistics: BatchStatistics = TORCH.robust_adam_judge(totals, *history, NUMBERS, FLAGS)[1]
     return statistics

@@ -14,9 +14,8 @@ from torch import Tensor
 from adaterm.binding import bind
 from adaterm.engines.base import LEVEL, NORM, TRUST, ZSCORE
 from adaterm.equations import Totals
-from adaterm.monitor.history import REFRESHED, find_usual, take_logs
+from adaterm.monitor.history import FLAGS, NUMBERS, REFRESHED, find_usual, take_logs
 from adaterm.monitor.ring import MORE, list_numbers
-from adaterm.rules import RobustAdamRule
 
 
 def _count_above(window: list[float], bound: float) -> int:
@@ -47,7 +46,6 @@ _NUMBERS = bind(
         "count_newest_above": lambda window, bound: next((n for n, value in enumerate(window) if value <= bound), 0),
     }
 )
-_RULE = RobustAdamRule()
 _REPORTED = {"level": LEVEL, "zscore": ZSCORE, "trust": TRUST, "norm": NORM}
 
 
@@ -93,7 +91,7 @@ class Meter:
         valid = float(any(map(isfinite, values[0][:-MORE])))
         totals, window = Totals(sum(notes), float(len(notes)), 0.0, valid), list(self._levels)
         history = window, window, [inf], [inf]  # no share of far batches is known here
-        _, report, remembered = _NUMBERS.robust_adam_judge(totals, *history, _RULE.numbers, _RULE.flags)
+        _, report, remembered = _NUMBERS.robust_adam_judge(totals, *history, NUMBERS, FLAGS)
         self._levels.appendleft(remembered.level)
         self._excluded.append(report.trust < 0.5)
         return {"level": report.level, "zscore": report.zscore, "trust": sum(trusts) / len(trusts)}
