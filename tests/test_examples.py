@@ -174,17 +174,21 @@ def test_the_page_of_choices_tells_how_far_variants_are_behind_the_best():
         for name in ("as it is", "the level is judged from 100 values on")
     ]
     assert [len(clean[0]), sum(clean[1][seed] < loss for seed, loss in clean[0].items())] == [6, 4]  # as it says
+    text = " ".join(page.split())
+    for name in re.findall(r"<!-- excluded\.(.*?) -->", text):
+        shares = [run["good_excluded"] for run in variants[name]["runs"] if run["noise"] == "clean"]
+        assert f"<!-- excluded.{name} -->{100 * sum(shares) / len(shares):.1f} %<!-- -->" in text
 
 
-def test_the_page_of_choices_has_final_runs_before_and_after_the_last_change():
+def test_the_page_of_choices_has_final_runs_of_three_versions():
     page = (ROOT / "docs/robust_adamw_choices.md").read_text()
     results = Store(ROOT / "results/arena").results("language")
     chosen = [result for result in results if result.trial.method == "RobustAdamW"]
     now = [id(result) for result in keep_newest_equations(chosen)]
-    for name in ("before", "now"):
+    for name, equations in {"before": "559bec6a8568", "after": "82671915e890", "now": None}.items():
         rows = [result for result in chosen if id(result) in now]
-        if name == "before":  # the change, that is: a later version was run again for nothing that matters here
-            rows = [result for result in chosen if result.trial.condition["equations"] == "559bec6a8568"]
+        if equations is not None:
+            rows = [result for result in chosen if result.trial.condition["equations"] == equations]
         cells = []
         for noise in ("clean", "targets 20 %", "targets 30 %", "targets 40 %", "bursts 10 %", "trap"):
             wanted = {"noise": noise, "lr": 3e-3, "model": "bytes"}.items()
