@@ -498,8 +498,27 @@ def test_a_batch_that_stands_out_before_the_window_is_full_is_listed_and_was_not
     assert batch.zscore > 10
     assert monitor.metrics()["adaterm/excluded"] == 0.0
     assert monitor.table().startswith(
-        "RobustAdamW: 60 steps, 0 excluded\nNo batch with a finite gradient is excluded before a window of 100 levels"
+        "RobustAdamW: 60 steps, 0 excluded\n1 had a z-score above 3 before a window of 100 levels was full, and "
     )
+
+
+def test_what_stands_out_early_is_listed_whatever_its_score():
+    """By its level alone, as it would be excluded later; the table tells it from what was excluded."""
+    model = nn.Sequential(*(nn.Linear(20, 20) for _ in range(8)))
+    optimizer, monitor = watch("RobustAdamW", model, window=40)
+    for step in range(1, 91):
+        give(model, step, all=2.0 if step in (30, 80) else 1.0)
+        optimizer.step()
+    early, late = sorted(monitor.aberrant(2), key=lambda batch: batch.step)
+    assert (early.step, late.step) == (30, 80)
+    assert early.score < 3.0 < min(early.zscore, late.zscore)
+    assert (early.trust, late.trust < 0.5) == (1.0, True)
+    lines = monitor.table().splitlines()
+    assert lines[:2] == [
+        "RobustAdamW: 90 steps, 1 excluded",
+        "1 had a z-score above 3 before a window of 40 levels was full, and were used.",
+    ]
+    assert lines[3].startswith("2 stood out: excluded, used early, not finite, or")
 
 
 def test_a_table_says_why_none_was_excluded_after_a_checkpoint_of_adamw():
@@ -515,13 +534,13 @@ def test_a_table_says_why_none_was_excluded_after_a_checkpoint_of_adamw():
         give(model, step, **({"all": 1e3} if step == 250 else {}))
         optimizer.step()
     assert monitor.aberrant(1)[0].trust == 1.0
-    assert "0 excluded\nNo batch with a finite gradient is excluded before a window" in monitor.table()
+    assert "0 excluded\n1 had a z-score above 3 before a window of 100 levels was full" in monitor.table()
 
 
 def test_a_short_record_of_another_optimizer_says_what_stood_out():
     """It may be shorter than RobustAdamW's window, and begin late; table and metrics agree."""
     _, _, monitor = run("AdaTerm", 200, bad=(195,), length=90)
-    assert monitor.table().startswith("AdaTerm: 90 steps up to step 200, 1 excluded\n")
+    assert monitor.table().startswith("AdaTerm: 90 steps up to step 200, 1 aberrant\n")
     assert monitor.metrics()["adaterm/excluded"] == pytest.approx(1 / 90)
     assert sum(monitor.columns()["excluded"]) == 1
 
@@ -531,8 +550,8 @@ def test_a_table_says_when_nothing_stood_out(name):
     model, optimizer, monitor = run(name, 60, length=50)
     text = monitor.table()
     early = "No batch with a finite gradient is excluded before a window of 100 levels is full.\n"
-    known = early if name == "RobustAdamW" else ""  # others exclude none anyway
-    assert text.startswith(f"{name}: 50 steps up to step 60, 0 excluded\n{known}\nNo batch stood out: ")
+    known = f"excluded\n{early}" if name == "RobustAdamW" else "aberrant\n"  # others exclude none anyway
+    assert text.startswith(f"{name}: 50 steps up to step 60, 0 {known}\nNo batch stood out: ")
     assert "batch 5" not in text
     assert len(monitor.aberrant(10)) == 10  # ranks are there all the same
     give(model, 61, **{"0.bias": 100.0})  # a fault in one tensor of four

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adaterm.monitor.history import History
+from adaterm.monitor.history import RULE, History
 
 SHOWN = 3  # tensors of a batch
 STANDS_OUT = 3.0  # the least z-score of a tensor, and score of a batch, that is not ordinary
@@ -75,7 +75,7 @@ def _rank(history: History, scores: Tensor) -> list[int]:
 
 
 def _find_outstanding(history: History, scores: Tensor) -> Tensor:
-    return history.excluded | history.nonfinite.any(1) | (scores >= STANDS_OUT)
+    return history.excluded | history.early | history.nonfinite.any(1) | (scores >= STANDS_OUT)
 
 
 def _describe(history: History, names: list[str], marks: Marks, scores: Tensor, places: list[int]) -> list[Aberrant]:
@@ -211,12 +211,17 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
     chosen = _rank(history, scores)[: int(_find_outstanding(history, scores).sum())]
     last = int(history.steps[-1])
     seen = f"{len(history):,} steps" + (f" up to step {last:,}" if last > len(history) else "")
-    lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} excluded"]
-    if history.judged and int(history.level.isfinite().sum()) < history.window:
-        lines.append(f"No batch with a finite gradient is excluded before a window of {history.window} levels is full.")
+    verdict = "excluded" if history.judged else "aberrant"  # other optimizers exclude none
+    lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} {verdict}"]
+    window, early = f"a window of {history.window} levels", int(history.early.sum())
+    if early:
+        lines.append(f"{early:,} had a z-score above {RULE.threshold:g} before {window} was full, and were used.")
+    elif history.judged and int(history.level.isfinite().sum()) < history.window:
+        lines.append(f"No batch with a finite gradient is excluded before {window} is full.")
     lines.append("")
     if chosen:
-        stood_out = f"{len(chosen):,} stood out: excluded, not finite, or with a score of {STANDS_OUT:g} or more"
+        kinds = "excluded, used early" if history.early.any() else "excluded"
+        stood_out = f"{len(chosen):,} stood out: {kinds}, not finite, or with a score of {STANDS_OUT:g} or more"
         more = f"; the worst {count}, and table({len(chosen)}) has all" if len(chosen) > count else ""
         lines.append(stood_out + more)
         numbers = f"{'score':>6}  {'level':>6}  {'z':>6}  {'trust':>5}"

@@ -26,10 +26,10 @@ class History:
 
     `level`, `zscore` and `trust` are RobustAdamW's own. For others the level is the mean log-distance of their
     tensors, the z-score and what counts as excluded follow from it as they do in RobustAdamW, and the trust is the mean
-    over tensors. `norm` is that of all gradients, as RobustAdamW was given them; for others it is NaN. `far`
-    are batches beyond the threshold over half a window; RobustAdamW trusts them before its window is full,
-    and after a few in a row. `score` is the root mean square, over tensors, of how far each lies above its own usual
-    distance.
+    over tensors. `norm` is that of all gradients, as RobustAdamW was given them; for others it is NaN. `far` are
+    batches beyond the threshold over half a window; RobustAdamW trusts them before its window is full, and after a few
+    in a row. `early` are those whose z-score is beyond the default threshold, but which were used because the window
+    was not full. `score` is the root mean square, over tensors, of how far each lies above its own usual distance.
     """
 
     def __init__(self, rows: Rows, judged: bool, window: int) -> None:
@@ -54,6 +54,8 @@ class History:
             self.trust = self.trusts.nanmean(1)
             self.excluded = judgement < 0.5
         self.far = _find_far(self.level, window) | ~valid
+        before = self.level.isfinite().cumsum(0).roll(1) < window  # as far as it is remembered
+        self.early = before & ~self.excluded & (self.zscore > RULE.threshold) & judged
 
     def __len__(self) -> int:
         return len(self.steps)
