@@ -404,15 +404,18 @@ def test_a_former_version_that_is_still_told_of_has_a_section_of_its_own(main, t
     assert "Results of a former version of this experiment: it was smaller." in text
 
 
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(("seeds", "told"), [(2, [2, 3]), (3, [3]), (4, [4])])
-def test_a_claim_of_a_former_version_gives_way_to_one_of_as_many_seeds(main, tmp_path, seeds, told):
-    file = tmp_path / f"claims{seeds}.py"
+def test_a_claim_of_a_former_version_gives_way_to_one_of_as_many_seeds(main, tmp_path, seeds, told, size):
+    """Also where the present version has another default."""
+    file = tmp_path / f"claims{seeds}of{size}.py"
     made = "Claim('Better.', 'gain', 2.0, 1.0, 3.0, seeds=len(results))"
     text = "from adaterm_bench.core.section import Claim\n" + WHOLE_FILE.replace(
         'Section("Own", "")', f'Section("Own", "", claims=[{made}])'
     )
     file.write_text(text)
     assert main("run", file, "--seeds", 3, "--workers", 0, "--out", "out")[0] == 0
+    text = text.replace("size: int = 1", f"size: int = {size}")
     file.write_text(text.replace("version = 1", 'version = 2\n    former = {1: "it was smaller."}'))
     assert main("report", "out")[0] == 0
     assert main("run", file, "--seeds", seeds, "--workers", 0, "--out", "out")[0] == 0

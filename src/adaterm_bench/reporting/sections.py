@@ -1,7 +1,9 @@
 """What the experiments show of the results in a directory."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
+from functools import partial
 from typing import Any
 
 from adaterm_bench.core.experiment import Experiment
@@ -37,7 +39,11 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
         groups.setdefault(same, []).append({**plan, "made": experiment})
     results = {result.trial.key: result for result in store.results()}
     entries: list[tuple[Section, list[Result], str]] = []
-    for plans in groups.values():
+    tested: dict[tuple[str, str], dict[str, int]] = defaultdict(
+        dict
+    )  # by experiment and label: the seeds of each claim
+    # A former version may have had other settings, and then has plans of its own: the latest come first.
+    for plans in sorted(groups.values(), key=partial(_find_latest_version, results), reverse=True):
         widest = max(plans, key=lambda plan: sum(map(len, plan["keys"].values())))
         experiment, title = widest["made"], f"{widest['experiment']} ({widest['label']})"
         keys = dict.fromkeys(key for plan in plans for keys in plan["keys"].values() for key in keys)
@@ -48,7 +54,7 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
         others = [result for result in planned if result.trial.version not in versions]
         if others:
             complaints.append(f"{title}: {len(others)} results of other versions are not shown")
-        tested: dict[str, int] = {}  # the seeds of each claim
+        seeds = tested[widest["experiment"], widest["label"]]
         for version in versions:
             present = [result for result in planned if result.trial.version == version]
             newest = keep_newest_equations(present)
@@ -59,16 +65,21 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
             except Exception as error:
                 complaints.append(f"{title} is not shown: its section failed with {_format_error(error)}")
                 continue
-            section = _mark_version(section, experiment, version, widest["label"], tested)
+            section = _mark_version(section, experiment, version, widest["label"], seeds)
             changes = _describe_changes(experiment) + partly if version == experiment.version else ""
             changes += describe_dropped(present, newest)
             for claim in section.claims:
-                tested[claim.text] = max(claim.seeds, tested.get(claim.text, 0))
+                seeds[claim.text] = max(claim.seeds, seeds.get(claim.text, 0))
             warning = SMOKE if widest["label"].split(",")[0] == "smoke" else ""
             section = replace(section, text=section.text + changes, warning=warning)
             entries.append((section, newest, widest["experiment"]))
     entries.sort(key=lambda entry: rank(entry[2]))
     return [(section, planned) for section, planned, _ in entries], complaints
+
+
+def _find_latest_version(results: dict[str, Result], plans: list[dict[str, Any]]) -> int:
+    keys = (key for plan in plans for keys in plan["keys"].values() for key in keys)
+    return max((results[key].trial.version for key in keys if key in results), default=0)
 
 
 def _mark_version(
