@@ -237,7 +237,9 @@ def test_the_monitors_page_has_what_was_measured_and_its_code_runs():
     assert f"| {' | '.join(signals)} |" in page
     for name, row in record["table"].items():
         cells = " | ".join(f"{row['auroc'][signal]:.2f} / {row['precision'][signal]:.2f}" for signal in signals)
-        assert f"| <!-- {name} -->{cells}<!-- --> |" in page
+        caught, wrongly = (100.0 * row[kind]["RobustAdamW"] for kind in ("caught", "false alarms"))
+        told = f"<!-- caught.{name} -->{caught:.0f} %; {wrongly:.1f} %<!-- -->"
+        assert f"| <!-- {name} -->{cells}<!-- --> | {told} |" in page
     assert f"<!-- seeds -->{record['settings']['seeds']}<!-- -->" in page
     for noise in ("targets 20 %", "targets 40 %"):
         area = record["table"][f"language, {noise}"]["auroc"]
