@@ -39,9 +39,7 @@ def make_sections(store: Store) -> tuple[list[tuple[Section, list[Result]]], lis
         groups.setdefault(same, []).append({**plan, "made": experiment})
     results = {result.trial.key: result for result in store.results()}
     entries: list[tuple[Section, list[Result], str]] = []
-    tested: dict[tuple[str, str], dict[str, int]] = defaultdict(
-        dict
-    )  # by experiment and label: the seeds of each claim
+    tested: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)  # by experiment and label: the seeds of claims
     # A former version may have had other settings, and then has plans of its own: the latest come first.
     for plans in sorted(groups.values(), key=partial(_find_latest_version, results), reverse=True):
         widest = max(plans, key=lambda plan: sum(map(len, plan["keys"].values())))
