@@ -100,6 +100,7 @@ VARIANTS = {  # of the present equations: in older files the first is that of th
     "max_norm 1": Variant("max_norm=1.0"),
     "max_norm 1, the level is judged from 10 values on": Variant("max_norm=1.0", (FROM_TEN,)),
     "max_norm 1, the level is judged from half a window on": Variant("max_norm=1.0", (FROM_HALF,)),
+    "max_norm 1, dof inf": Variant("max_norm=1.0 dof=inf"),
     "max_norm auto": Variant("max_norm=auto"),
 }
 
