@@ -66,6 +66,10 @@ def _dispatch(words: list[str]) -> int:
     packing = commands.add_parser("pack", help="make a results directory smaller: one file for each experiment")
     packing.add_argument("folder", type=Path, metavar="DIR")
     packing.set_defaults(act=_pack)
+    merging = commands.add_parser("merge", help="put the results of other directories into one")
+    merging.add_argument("others", nargs="+", type=Path, metavar="DIR", help="which stay as they are")
+    merging.add_argument("--out", type=Path, required=True, metavar="DIR", help="made if there is none")
+    merging.set_defaults(act=_merge)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         options = [option for action in running._actions for option in action.option_strings]
@@ -118,7 +122,21 @@ def _pack(arguments: argparse.Namespace) -> int:
     with hold_lock(arguments.folder):
         before = store.size()
         store.pack(shorten)
+        store.join_plans()
     print(f"{before / 1e6:.1f} MB became {store.size() / 1e6:.1f} MB in {arguments.folder}.")
+    return 0
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    others = [_open_store(folder) for folder in arguments.others]
+    if arguments.out.resolve() in {folder.resolve() for folder in arguments.others}:
+        raise UsageError(f"{arguments.out} is among the directories to merge: name another.")
+    store = Store(arguments.out)
+    with hold_lock(arguments.out):
+        for other in others:
+            print(f"{store.take(other)} of {len(other.done())} results in {other.path} are new in {arguments.out}.")
+    for line in (*store.corrupt, *(line for other in others for line in other.corrupt)):
+        print(line, file=sys.stderr)
     return 0
 
 

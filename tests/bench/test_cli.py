@@ -3,6 +3,7 @@
 import io
 import json
 import lzma
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -136,6 +137,27 @@ def test_status_of_what_is_complete_is_a_line_for_each_experiment(main, tmp_path
     text = main("status", bench.out)[1]
     assert text.startswith("All 2 planned trials of 1 experiment are done.")
     assert len(text.splitlines()) == 4
+
+
+def test_directories_are_merged_and_packed(main, tmp_path):
+    """What two machines have done is in one directory, which is complete; what is wrong is said before anything is."""
+    run = ("run", TOY, "--log", tmp_path, "--methods", "steady", "--workers", 0, "--seeds")
+    assert [main(*run, seeds, "--out", out)[0] for out, seeds in (("a", "0-1"), ("b", "1-2"))] == [0, 0]
+    code, text = main("merge", "a", "b", "--out", "both")
+    assert code == 0
+    counts = re.findall(r"(\d+) of (\d+) results in (\w) are new in both", text)
+    assert [(int(new) < int(all_), folder) for new, all_, folder in counts] == [(False, "a"), (True, "b")]
+    assert main("pack", "both")[0] == 0
+    assert len(list(Path("both/plans").iterdir())) == len(list(Path("both/results").iterdir())) == 1
+    assert "All" in main("status", "both")[1]
+    keys = [Store(folder).done() for folder in ("a", "b", "both")]
+    assert keys[0] | keys[1] == keys[2] > keys[0]
+    assert main("merge", "a", "--out", "a") == (
+        2,
+        "adaterm-bench: a is among the directories to merge: name another.\n",
+    )
+    assert "nowhere is not a results directory" in main("merge", "nowhere", "--out", "new")[1]
+    assert not Path("new").exists()
 
 
 def test_the_report_has_a_section_for_every_setting(main, tmp_path, monkeypatch):

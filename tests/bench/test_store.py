@@ -81,6 +81,56 @@ def test_packing_leaves_one_file_and_every_result(store):
     assert {result.outcome["value"] for result in Store(store.path).results()} == {0.0}
 
 
+def make_plan(trials, label="full", date="2026"):
+    methods, seeds = list(dict.fromkeys(trial.method for trial in trials)), [trial.seed for trial in trials]
+    plan = {"source": "toy.py", "experiment": "toy", "label": label, "settings": {}, "seeds": seeds}
+    return {**plan, "methods": methods, "trials": group_trials(trials), "date": date}
+
+
+def list_wanted(store):
+    return {key for plan in store.plans() for keys in plan["keys"].values() for key in keys}
+
+
+def test_merging_brings_what_is_new_and_leaves_the_other_as_it_was(store, tmp_path):
+    """Results, plans and kept files; of a trial that both have, the result that was there first stays."""
+    other = Store(tmp_path / "other")
+    fourth = replace(TRIALS[0], seed=3)
+    other.add([TRIALS[0], fourth], [{"value": -1.0}, {"value": 1.0}], {"commit": "def"})
+    other.plan(make_plan([TRIALS[0], fourth]))
+    (other.path / "kept").mkdir()
+    (other.path / "kept" / "policy").write_bytes(b"policy")
+    store.fail([fourth], "it broke", 2, WHERE)
+    before = {path: path.read_bytes() for path in other.path.rglob("*") if path.is_file()}
+    assert store.take(other) == 1
+    assert store.take(other) == 0
+    assert {path: path.read_bytes() for path in other.path.rglob("*") if path.is_file()} == before
+    found = {result.trial.seed: result for result in Store(store.path).results()}
+    assert found[0].outcome["value"] == OUTCOMES[0]["value"]
+    assert (found[3].outcome["value"], found[3].provenance) == (1.0, {"commit": "def"})
+    assert (store.path / "kept" / "policy").read_bytes() == b"policy"
+    assert list_wanted(store) == {TRIALS[0].key, fourth.key}
+    assert store.failures() == {}
+
+
+def test_joined_plans_ask_for_the_same_trials(store):
+    """One plan is left of those with the same label and settings; others stay apart."""
+    longer = [replace(trial, settings={**trial.settings, "level": 2.0}) for trial in TRIALS]
+    for number, trials in enumerate([TRIALS[:2], TRIALS[1:], [replace(TRIALS[0], method="other")], longer]):
+        store.plan(make_plan(trials, date=f"202{number}"))
+    store.plan(make_plan(TRIALS, label="quick"))
+    wanted = list_wanted(store)
+    store.join_plans()
+    assert list_wanted(store) == wanted
+    assert [(plan["label"], plan["methods"]) for plan in store.plans()] == [
+        ("full", ["steady", "other"]),
+        ("full", ["steady"]),
+        ("quick", ["steady"]),
+    ]
+    assert store.plans()[0]["date"] == "2022"
+    store.join_plans()
+    assert list_wanted(store) == wanted
+
+
 @pytest.mark.parametrize(
     ("value", "digits", "short"),
     [

@@ -10,7 +10,7 @@ from typing import Any
 
 from adaterm_bench.core.archive import OLD_SUFFIX, SUFFIX, DamagedError, FormatError, decode, encode
 from adaterm_bench.core.files import write_whole
-from adaterm_bench.core.trial import Result, Trial, canonical, expand_trials
+from adaterm_bench.core.trial import Result, Trial, canonical, expand_trials, group_trials
 
 
 class StoreError(Exception):
@@ -66,6 +66,48 @@ class Store:
         for path in before - after:  # whatever happens before this, results are there at least once
             path.unlink(missing_ok=True)
 
+    def take(self, other: "Store") -> int:
+        """Add what another directory has finished, kept and asked for; returns how many results are new here.
+
+        Only for the holder of the lock.
+        """
+        self._refresh()
+        new = [result for result in other.results() if result.trial.key not in self._results]
+        for experiment in sorted({result.trial.experiment for result in new}):
+            self._write_results([result for result in new if result.trial.experiment == experiment])
+        self._results.update((result.trial.key, result) for result in new)
+        for result in new:
+            self._failure_path(result.trial.key).unlink(missing_ok=True)
+        for path in sorted((other.path / "kept").glob("*")):
+            if not (self.path / "kept" / path.name).exists():
+                self._write(self.path / "kept" / path.name, path.read_bytes())
+        for path in sorted((other.path / "plans").glob("*.json")):
+            self._write(self.path / "plans" / path.name, path.read_bytes())
+        return len(new)
+
+    def join_plans(self) -> None:
+        """Make one plan of those that asked for trials of the same settings; only for the holder of the lock."""
+        files = {path: self._read_json(path) for path in (self.path / "plans").glob("*.json")}
+        kept = {path for path, plan in files.items() if plan is None or "trials" not in plan}  # the latter are old
+        alike: dict[str, list[dict[str, Any]]] = {}
+        for plan in self.plans():
+            if "trials" in plan:
+                settings = {canonical([group["version"], group["settings"]]) for group in plan["trials"]}
+                same = [plan["source"], plan["experiment"], plan["label"], sorted(settings)]
+                alike.setdefault(canonical(same), []).append(plan)
+        for plans in alike.values():
+            trials = {
+                trial.key: trial
+                for plan in plans
+                for trial in expand_trials(plan["experiment"], plan["methods"], plan["trials"])
+            }
+            joined = {name: value for name, value in plans[-1].items() if name != "keys"}
+            joined["methods"] = list(dict.fromkeys(trial.method for trial in trials.values()))
+            joined["seeds"] = sorted({trial.seed for trial in trials.values()})
+            kept.add(self.plan({**joined, "trials": group_trials(trials.values())}))
+        for path in files.keys() - kept:  # whatever happens before this, every trial is asked for at least once
+            path.unlink(missing_ok=True)
+
     def fail(self, batch: Sequence[Trial], error: str, attempts: int, provenance: dict[str, Any]) -> None:
         """Store why a batch has no outcomes; it goes when the trials succeed."""
         for trial in batch:
@@ -84,11 +126,12 @@ class Store:
         failures = {path.stem: self._read_json(path) for path in sorted((self.path / "failures").glob("*.json"))}
         return {key: failure for key, failure in failures.items() if failure is not None and key not in done}
 
-    def plan(self, plan: dict[str, Any]) -> None:
+    def plan(self, plan: dict[str, Any]) -> Path:
         """Store what was asked for, so that `status` and `report` know; the same again replaces it."""
         identity = canonical({name: value for name, value in plan.items() if name not in ("date", "trials")})
-        name = hashlib.sha256(identity.encode()).hexdigest()[:32]
-        self._write(self.path / "plans" / f"{name}.json", json.dumps(plan, indent=1).encode())
+        path = self.path / "plans" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+        self._write(path, json.dumps(plan, indent=1).encode())
+        return path
 
     def plans(self) -> list[dict[str, Any]]:
         """What was asked for, the latest last, with the keys of the trials by method."""
