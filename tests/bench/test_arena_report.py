@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from math import log10, nan
+from math import inf, log10, nan
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -129,6 +129,25 @@ def test_a_whole_report(folder):
     (hero,) = [path for path in figures if "share" in path.name]
     texts = ElementTree.parse(hero).getroot().iter("{http://www.w3.org/2000/svg}text")
     assert set(ORDER) <= {"".join(element.itertext()) for element in texts}
+
+
+def test_a_method_that_leads_somewhere_is_drawn_wherever_it_was_run(tmp_path):
+    """One that was not run at all shares, and is nowhere the best, is named as left out."""
+    results = [
+        *make(methods=("AdamW (clipped)", "RobustAdamW")),
+        *make(methods=("Muon", "Lion"), noises=("clean", "targets 20 %")),
+        *make(methods=("ADOPT",), noises=("clean",)),
+    ]
+    results = [replace(it, outcome=halve(it.outcome)) if it.trial.method == "Muon" else it for it in results]
+    section = language.section(results)
+    (figure,) = [figure for figure in section.figures if "share" in figure.title]
+    assert "nowhere the best, so not drawn: ADOPT, Lion." in figure.caption
+    write([section], results, tmp_path)
+    (hero,) = [path for path in (tmp_path / "figures").iterdir() if "share" in path.name]
+    texts = {
+        "".join(it.itertext()) for it in ElementTree.parse(hero).getroot().iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert {"AdamW (clipped)", "Muon", "RobustAdamW"} == texts & set(ORDER)
 
 
 def test_the_best_and_what_is_tied_with_it_are_marked(whole):
@@ -343,6 +362,11 @@ def load_committed(folder="arena"):
     return language.section(keep_newest_equations(Store(ROOT / "results" / folder).results("language")))
 
 
+def read_mean(cell):
+    """The number of a cell; none if runs were lost."""
+    return float(number[0]) if (number := re.match(r"[\d.]+(?=$| [★☆])", cell)) else nan
+
+
 def read_tables(section, prefix, model):
     """The numbers of a report's tables of a model that pages show, by the names of their marks."""
     losses, apart, ranks, trap, judged = (
@@ -455,12 +479,19 @@ def test_the_page_has_the_arenas_columns_and_says_what_they_decide():
         **dict.fromkeys(("clean", "targets 40 %", "spike 1 %", "garbage 2 %"), "open"),
     }
     assert {noise: decide(f"arena.from.RobustAdamW.{noise}") for noise in told} == told
-    noises = ("clean", "tokens 10 %", "targets 40 %", "bursts 10 %", "tensor 2 %", "garbage 2 %")
-    told = {"targets 20 %": "better", **dict.fromkeys(noises, "open")}
+    told |= {"tensor 2 %": "open"}
     assert {noise: decide(f"arena.words.from.RobustAdamW.{noise}") for noise in told} == told
+    assert [decide(f"arena.from.Muon.{noise}") for noise in ("clean", "tokens 10 %", "targets 20 %")] == ["better"] * 3
     losses = find(section, "bytes: validation loss, rates tuned on clean data")
     for method, lost in (("AdamW (clipped)", "5 of 5"), ("SkipStepAdamW", "4 of 4")):
         assert losses[method]["overflow 1 %"] == f"{lost} lost"
+    means = {method: {noise: read_mean(row[noise]) for noise in row if row[noise]} for method, row in losses.items()}
+    peers = [method for method in means if method != "Oracle" and not method.startswith("RobustAdamW")]
+    assert {min(peers, key=lambda peer: means[peer][noise]) for noise in ("clean", "tokens 10 %")} == {"Muon"}
+    assert all(means["RobustAdamW"]["targets 20 %"] < means[peer]["targets 20 %"] for peer in peers)
+    others = [peer for peer in peers if peer != "Muon"]
+    for noise in ("targets 10 %", "targets 20 %"):
+        assert min(others, key=lambda peer: means[peer].get(noise, inf)) == "ZClip"
     caught = find(section, "bytes: good and bad batches, by noise")["RobustAdamW"]
     shares = [float(caught[f"targets {share} %"].partition(" %")[0]) for share in (20, 30, 40)]
     assert shares[0] > 99.0 > 60.0 > shares[1] > shares[2]

@@ -42,7 +42,10 @@ def choose_arm_look(method: str) -> Look:
 
 
 def draw_against_share(values: Mapping[str, Mapping[float, Values]], measure: Measure) -> "Figure":
-    """Means and intervals against the share of bad batches, in per cent: one line a method, named at its end."""
+    """Means and intervals against the share of bad batches, in per cent: one line a method.
+
+    A line is named at its end, or, if it ends before the others, where it begins.
+    """
     from matplotlib.figure import Figure
 
     shares = sorted({share for runs in values.values() for share in runs})
@@ -61,7 +64,12 @@ def draw_against_share(values: Mapping[str, Mapping[float, Values]], measure: Me
         ends = {}
         for method in sorted(values, key=lambda name: name in VARIANTS):  # ours on top
             _draw_line(axes, method, points[method])
-            ends[method] = float(_place_inside(list(points[method].values())[-1].estimate, limits))
+            places = [_place_inside(point.estimate, limits) for point in points[method].values()]
+            if max(points[method]) == shares[-1]:
+                ends[method] = places[-1]
+            else:
+                start = min(points[method]), places[0]
+                axes.annotate(method, start, (6, -3), textcoords="offset points", va="top", fontsize=8.5)
         _name_ends(axes, shares[-1], ends)
     return figure
 
@@ -70,7 +78,7 @@ def _draw_line(axes: "Axes", method: str, points: Mapping[float, Interval]) -> N
     look, ours, limits = choose_arm_look(method), method in VARIANTS, axes.get_ylim()
     x, y = np.array(list(points)), np.array([point.estimate for point in points.values()])
     low, high = (np.clip([point[end] for point in points.values()], *limits) for end in (1, 2))
-    known = np.isfinite([point.low for point in points.values()])
+    known = np.array([point.seeds > 2 and isfinite(point.low) for point in points.values()])  # two seeds say little
     if ours:
         axes.fill_between(x, low, high, where=known, color=look.colour, alpha=0.18, linewidth=0)
     else:

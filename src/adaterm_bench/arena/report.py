@@ -1,10 +1,10 @@
 """What a report shows of a task of the arena, whatever subset of its results there is."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from adaterm_bench.arena import drawings
 from adaterm_bench.arena.claims import make_claims
-from adaterm_bench.arena.finals import Finals, choose_on, order_methods, select_finals, select_second_track
+from adaterm_bench.arena.finals import ORACLE, Finals, choose_on, order_methods, select_finals, select_second_track
 from adaterm_bench.arena.judgement import make_judgement_tables
 from adaterm_bench.arena.measure import Measure
 from adaterm_bench.arena.protocol import CLEAN, RATES, TUNING_SEEDS
@@ -18,6 +18,7 @@ from adaterm_bench.arena.tables import (
 from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.reporting.intervals import Values
+from adaterm_bench.reporting.statistics import with_worst
 
 
 def make_section(title: str, text: str, results: Sequence[Result], measure: Measure, models: Sequence[str]) -> Section:
@@ -66,29 +67,47 @@ def _make_figures(results: Sequence[Result], finals: Finals, measure: Measure) -
 
 
 def _draw_shares(finals: Finals, measure: Measure) -> list[Figure]:
-    """The outcome against the share of bad batches, of methods that were run at the least and the largest share."""
+    """The outcome against the share of bad batches.
+
+    Of methods that were run at the least and the largest share, and of those that are the best anywhere between them.
+    """
     shares = [noise for noise in measure.shares if noise in finals.noises]
     if len(shares) < 2:
         return []
-    drawn = {
+    values = {
         method: {
             measure.shares[noise]: finals.values(method, noise, measure.outcome)
             for noise in shares
             if (method, noise) in finals.runs
         }
         for method in finals.methods
-        if {(method, shares[0]), (method, shares[-1])} <= finals.runs.keys()
+    }
+    ends = {measure.shares[shares[0]], measure.shares[shares[-1]]}
+    leaders = {_find_best(values, share, measure) for share in map(measure.shares.__getitem__, shares)}
+    drawn = {
+        method: runs for method, runs in values.items() if ends <= runs.keys() or (method in leaders and len(runs) > 1)
     }
     if not drawn:
         return []
     missing = [method for method in finals.methods if method not in drawn]
-    rest = f" Not run at all shares, and not drawn: {', '.join(missing)}." if missing else ""
+    rest = f" Not run at all shares, and nowhere the best, so not drawn: {', '.join(missing)}." if missing else ""
     caption = (
         f"Mean {measure.noun} of final seeds, at the learning rates of the table, with Student's intervals at "
-        f"the level 95 % (bands or bars). The dotted line knows which batches are bad. {drawings.EDGE}{rest}"
+        f"the level 95 % where there are three seeds (bands or bars). The dotted line knows which batches are bad. "
+        f"{drawings.EDGE}{rest}"
     )
     title = f"{finals.model}: {measure.noun} against the share of bad batches"
     return [Figure(title, lambda: drawings.draw_against_share(drawn, measure), caption)]
+
+
+def _find_best(values: Mapping[str, Mapping[float, Values]], share: float, measure: Measure) -> str:
+    """The method with the best mean at a share; the oracle is no rival, and who lost a run is behind."""
+    means = {
+        method: float(with_worst(runs[share], measure.better).mean())
+        for method, runs in values.items()
+        if share in runs and method != ORACLE
+    }
+    return min(means, key=lambda method: measure.sign * means[method], default="")
 
 
 def _draw_noises(finals: Finals, measure: Measure) -> list[Figure]:
