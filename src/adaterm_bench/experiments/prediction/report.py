@@ -32,6 +32,7 @@ from adaterm_bench.reporting.text import format_interval, format_number
 CURVES = (*RIVALS, "AdaTerm", "AdaTerm2")
 EXAMPLES = ("AdaTerm", "Adam")
 NOTICED = 0.2
+LATELY = 20  # per cent of the checks
 JUMP = 2.0  # times the median so far: a validation error above that is a sign of instability
 
 
@@ -77,18 +78,23 @@ def _make_table(results: list[Result], horizon: int) -> Table:
         values, of_means = (np.array([result.outcome[name] for result in runs]) for name in ("mse", "mse_mean"))
         theirs = find_published(f"prediction_{horizon}", method)
         ours = describe_spread(mean_std(values))
+        lately = [np.median(result.outcome["mses"][-LATELY * len(result.outcome["mses"]) // 100 :]) for result in runs]
         row = [method, ours, theirs, describe_middle(values), describe_middle(of_means), str(len(values))]
-        rows.append([*row, *(_describe_best(runs) if _has_best(results) else ())])
+        rows.append([*row, describe_spread(mean_std(lately)), *(_describe_best(runs) if _has_best(results) else ())])
     held = next(result.outcome["held"] for result in results if result.trial.condition["horizon"] == horizon)
     note = (
         "Ours and the paper's: mean ± standard deviation over seeds; the data differ. Then the interquartile mean, the "
         "same when means are fed back and compared in place of samples, and the number of seeds. "
-        f"To predict that nothing changes has an error of {format_number(held)}. {describe_how(results)} {AS_PUBLISHED}"
+        f"To predict that nothing changes has an error of {format_number(held)}. {describe_how(results)} "
+        f"{AS_PUBLISHED} Lately: the validation error, as its median over the last {LATELY} % of the checks. All seeds "
+        "have the same truncation points, so that errors jump in the same epochs, of which the last may be one."
     )
-    columns = ["method", "ours", "paper", "interquartile mean", "of means", "seeds"]
+    columns = ["method", "ours", "paper", "interquartile mean", "of means", "seeds", "validation, lately"]
     if _has_best(results):
         columns += ["ours, where it validates best", "epoch of that"]
-        note += " The last two columns: the networks as they were at the epoch that validates best, and its median."
+        note += (
+            " Then the last two columns: the networks as they were at the epoch that validates best, and its median."
+        )
     return Table(f"Error of predicting {_format_steps(horizon)}", columns, rows, note)
 
 
