@@ -130,7 +130,7 @@ class Store:
         """Store what was asked for, so that `status` and `report` know; the same again replaces it."""
         identity = canonical({name: value for name, value in plan.items() if name not in ("date", "trials")})
         path = self.path / "plans" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
-        self._write(path, json.dumps(plan, indent=1).encode())
+        self._write(path, json.dumps(plan, separators=(",", ":")).encode())
         return path
 
     def plans(self) -> list[dict[str, Any]]:
