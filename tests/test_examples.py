@@ -408,7 +408,7 @@ def test_the_pages_on_choosing_have_what_was_measured(page):
     shown = read_from_adam() | read_chosen_rates() | read_slow_start()
     used = {name: shown[name] for name in list_marks(page) & shown.keys()}
     assert_numbers(page, used)
-    others = ("demo.", "regression.", "prediction.", "arena.", "hero", "end of hero")
+    others = ("demo.", "regression.", "arena.", "hero", "end of hero")
     assert not [name for name in list_marks(page) - used.keys() if not name.startswith(others)]
     assert len(used) >= 9
 

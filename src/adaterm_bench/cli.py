@@ -67,7 +67,9 @@ def _dispatch(words: list[str]) -> int:
     packing.add_argument("folder", type=Path, metavar="DIR")
     packing.set_defaults(act=_pack)
     merging = commands.add_parser("merge", help="put the results of other directories into one")
-    merging.add_argument("others", nargs="+", type=Path, metavar="DIR", help="which stay as they are")
+    merging.add_argument(
+        "others", nargs="+", type=Path, metavar="DIR", help="which stay as they are; no run may use them meanwhile"
+    )
     merging.add_argument("--out", type=Path, required=True, metavar="DIR", help="made if there is none")
     merging.set_defaults(act=_merge)
     arguments, unknown = parser.parse_known_args(words)
@@ -92,12 +94,12 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open_store(folder: Path) -> Store:
+def _open_store(folder: Path, sets_aside: bool = True) -> Store:
     if not (folder / "plans").is_dir():
         raise UsageError(
             f"{folder} is not a results directory: `adaterm-bench run EXPERIMENT --out {folder}` makes one."
         )
-    return Store(folder)
+    return Store(folder, sets_aside)
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -128,7 +130,7 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _merge(arguments: argparse.Namespace) -> int:
-    others = [_open_store(folder) for folder in arguments.others]
+    others = [_open_store(folder, sets_aside=False) for folder in arguments.others]
     if arguments.out.resolve() in {folder.resolve() for folder in arguments.others}:
         raise UsageError(f"{arguments.out} is among the directories to merge: name another.")
     store = Store(arguments.out)

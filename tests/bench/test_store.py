@@ -81,9 +81,9 @@ def test_packing_leaves_one_file_and_every_result(store):
     assert {result.outcome["value"] for result in Store(store.path).results()} == {0.0}
 
 
-def make_plan(trials, label="full", date="2026"):
+def make_plan(trials, label="full", date="2026", **settings):
     methods, seeds = list(dict.fromkeys(trial.method for trial in trials)), [trial.seed for trial in trials]
-    plan = {"source": "toy.py", "experiment": "toy", "label": label, "settings": {}, "seeds": seeds}
+    plan = {"source": "toy.py", "experiment": "toy", "label": label, "settings": settings, "seeds": seeds}
     return {**plan, "methods": methods, "trials": group_trials(trials), "date": date}
 
 
@@ -92,13 +92,14 @@ def list_wanted(store):
 
 
 def test_merging_brings_what_is_new_and_leaves_the_other_as_it_was(store, tmp_path):
-    """Results, plans and kept files; of a trial that both have, the result that was there first stays."""
+    """Results, plans and kept files; of a trial that both have, what was there first stays."""
     other = Store(tmp_path / "other")
     fourth = replace(TRIALS[0], seed=3)
     other.add([TRIALS[0], fourth], [{"value": -1.0}, {"value": 1.0}], {"commit": "def"})
     other.plan(make_plan([TRIALS[0], fourth]))
     (other.path / "kept").mkdir()
-    (other.path / "kept" / "policy").write_bytes(b"policy")
+    for name in (f"{fourth.key}.npz", f"{TRIALS[0].key}.npz", f"{fourth.key}.npz.12.tmp"):
+        (other.path / "kept" / name).write_bytes(b"policy")
     store.fail([fourth], "it broke", 2, WHERE)
     before = {path: path.read_bytes() for path in other.path.rglob("*") if path.is_file()}
     assert store.take(other) == 1
@@ -107,16 +108,62 @@ def test_merging_brings_what_is_new_and_leaves_the_other_as_it_was(store, tmp_pa
     found = {result.trial.seed: result for result in Store(store.path).results()}
     assert found[0].outcome["value"] == OUTCOMES[0]["value"]
     assert (found[3].outcome["value"], found[3].provenance) == (1.0, {"commit": "def"})
-    assert (store.path / "kept" / "policy").read_bytes() == b"policy"
+    assert [path.name for path in (store.path / "kept").iterdir()] == [f"{fourth.key}.npz"]
     assert list_wanted(store) == {TRIALS[0].key, fourth.key}
-    assert store.failures() == {}
+    assert not list((store.path / "failures").iterdir())
+
+
+def test_merging_ignores_what_is_damaged_and_does_not_touch_it(store, tmp_path):
+    other = Store(tmp_path / "other", sets_aside=False)
+    other.add([replace(TRIALS[0], seed=3)], [{}], WHERE)
+    the_file(other).write_bytes(b"nothing")
+    (other.path / "plans").mkdir()
+    (other.path / "plans" / "bad.json").write_bytes(b"{")
+    other = Store(other.path, sets_aside=False)
+    assert store.take(other) == 0
+    assert len(other.corrupt) == 2
+    assert sorted(path.name for path in other.path.rglob("*.*")) == sorted(["bad.json", the_file(other).name])
+    assert store.plans() == []
+
+
+def test_results_of_other_data_are_not_merged(store, tmp_path):
+    """Nothing is written then; other settings may have other data."""
+    for name, level, data, refused in (("a", 2.0, "x", False), ("b", 2.0, "y", True), ("c", 3.0, "y", False)):
+        other = Store(tmp_path / name)
+        other.add([replace(TRIALS[0], settings={"level": level}, seed=len(name) + ord(name))], [{"data": data}], WHERE)
+        other.plan(make_plan(TRIALS, label=name))
+        if refused:
+            with pytest.raises(StoreError, match=r"results of toy with other data \(y\) than .* has \(x\)"):
+                store.take(other)
+        else:
+            assert store.take(other) == 1
+    assert {plan["label"] for plan in Store(store.path).plans()} == {"a", "c"}
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_no_plan_is_forgotten_where_a_command_means_other_trials_by_now(tmp_path, newest_first):
+    """As of another version, or of other equations: neither by merging nor by joining."""
+    newer = [replace(trial, version=2) for trial in TRIALS]
+    renamed = [replace(trial, condition={**trial.condition, "equations": "new"}) for trial in TRIALS]
+    store, asked = Store(tmp_path / "out"), [TRIALS, newer, renamed]
+    for number, trials in enumerate(reversed(asked) if newest_first else asked):
+        other = Store(tmp_path / str(number))
+        other.plan(make_plan(trials[:2], date=f"202{number}"))
+        other.plan(make_plan(trials[1:], date=f"202{number}"))
+        other.plan({**make_plan(trials[:1]), "trials": group_trials([replace(trials[0], seed=9)])})
+        store.take(other)
+    wanted = {trial.key for trials in asked for trial in [*trials, replace(trials[0], seed=9)]}
+    assert list_wanted(store) == wanted
+    store.join_plans()
+    assert list_wanted(store) == wanted
+    assert len(store.plans()) == 2  # of the two versions
 
 
 def test_joined_plans_ask_for_the_same_trials(store):
     """One plan is left of those with the same label and settings; others stay apart."""
     longer = [replace(trial, settings={**trial.settings, "level": 2.0}) for trial in TRIALS]
     for number, trials in enumerate([TRIALS[:2], TRIALS[1:], [replace(TRIALS[0], method="other")], longer]):
-        store.plan(make_plan(trials, date=f"202{number}"))
+        store.plan(make_plan(trials, date=f"202{number}", noises=[number // 2], steps=number))
     store.plan(make_plan(TRIALS, label="quick"))
     wanted = list_wanted(store)
     store.join_plans()
@@ -126,7 +173,8 @@ def test_joined_plans_ask_for_the_same_trials(store):
         ("full", ["steady"]),
         ("quick", ["steady"]),
     ]
-    assert store.plans()[0]["date"] == "2022"
+    assert (store.plans()[0]["date"], store.plans()[0]["seeds"]) == ("2022", [0, 1, 2])
+    assert store.plans()[0]["settings"] == {"noises": [0, 1], "steps": 2}
     store.join_plans()
     assert list_wanted(store) == wanted
 

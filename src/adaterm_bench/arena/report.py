@@ -18,7 +18,7 @@ from adaterm_bench.arena.tables import (
 from adaterm_bench.core.section import Figure, Section, Table
 from adaterm_bench.core.trial import Result
 from adaterm_bench.reporting.intervals import Values
-from adaterm_bench.reporting.statistics import with_worst
+from adaterm_bench.reporting.statistics import diverged
 
 
 def make_section(title: str, text: str, results: Sequence[Result], measure: Measure, models: Sequence[str]) -> Section:
@@ -69,7 +69,7 @@ def _make_figures(results: Sequence[Result], finals: Finals, measure: Measure) -
 def _draw_shares(finals: Finals, measure: Measure) -> list[Figure]:
     """The outcome against the share of bad batches.
 
-    Of methods that were run at the least and the largest share, and of those that are the best anywhere between them.
+    Of methods that were run at the least and the largest share, and of those that lead anywhere.
     """
     shares = [noise for noise in measure.shares if noise in finals.noises]
     if len(shares) < 2:
@@ -83,31 +83,33 @@ def _draw_shares(finals: Finals, measure: Measure) -> list[Figure]:
         for method in finals.methods
     }
     ends = {measure.shares[shares[0]], measure.shares[shares[-1]]}
-    leaders = {_find_best(values, share, measure) for share in map(measure.shares.__getitem__, shares)}
+    leaders = {_find_leader(values, measure.shares[noise], measure) for noise in shares}
     drawn = {
         method: runs for method, runs in values.items() if ends <= runs.keys() or (method in leaders and len(runs) > 1)
     }
     if not drawn:
         return []
+    partly = [method for method, runs in drawn.items() if not ends <= runs.keys()]
+    led = f" Not run at all shares, and drawn because they lead at one: {', '.join(partly)}." if partly else ""
     missing = [method for method in finals.methods if method not in drawn]
-    rest = f" Not run at all shares, and nowhere the best, so not drawn: {', '.join(missing)}." if missing else ""
+    rest = f" Run at too few shares to be drawn: {', '.join(missing)}." if missing else ""
     caption = (
         f"Mean {measure.noun} of final seeds, at the learning rates of the table, with Student's intervals at "
         f"the level 95 % where there are three seeds (bands or bars). The dotted line knows which batches are bad. "
-        f"{drawings.EDGE}{rest}"
+        f"{drawings.EDGE}{led}{rest}"
     )
     title = f"{finals.model}: {measure.noun} against the share of bad batches"
     return [Figure(title, lambda: drawings.draw_against_share(drawn, measure), caption)]
 
 
-def _find_best(values: Mapping[str, Mapping[float, Values]], share: float, measure: Measure) -> str:
-    """The method with the best mean at a share; the oracle is no rival, and who lost a run is behind."""
+def _find_leader(values: Mapping[str, Mapping[float, Values]], share: float, measure: Measure) -> str | None:
+    """Who has the best mean at a share, of two seeds at least; nobody who lost a run, and not the oracle."""
     means = {
-        method: float(with_worst(runs[share], measure.better).mean())
+        method: measure.sign * float(runs[share].mean())
         for method, runs in values.items()
-        if share in runs and method != ORACLE
+        if method != ORACLE and len(runs.get(share, ())) > 1 and not diverged(runs[share])
     }
-    return min(means, key=lambda method: measure.sign * means[method], default="")
+    return min(means, key=lambda method: means[method], default=None)
 
 
 def _draw_noises(finals: Finals, measure: Measure) -> list[Figure]:

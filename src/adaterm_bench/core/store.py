@@ -10,7 +10,8 @@ from typing import Any
 
 from adaterm_bench.core.archive import OLD_SUFFIX, SUFFIX, DamagedError, FormatError, decode, encode
 from adaterm_bench.core.files import write_whole
-from adaterm_bench.core.trial import Result, Trial, canonical, expand_trials, group_trials
+from adaterm_bench.core.plans import Plan, join_plans, list_keys, name_command, name_trials
+from adaterm_bench.core.trial import Result, Trial, canonical
 
 
 class StoreError(Exception):
@@ -23,8 +24,10 @@ class Store:
     `results/` has a file for each batch, or, when they were packed, for each experiment.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, sets_aside: bool = True) -> None:
+        """`sets_aside`: whether damaged files may be renamed; else they are only ignored."""
         self.path = Path(path)
+        self.sets_aside = sets_aside
         self.corrupt: list[str] = []  # a sentence for every file that was set aside
         self._results: dict[str, Result] = {}
         self._read: set[Path] = set()
@@ -69,43 +72,34 @@ class Store:
     def take(self, other: "Store") -> int:
         """Add what another directory has finished, kept and asked for; returns how many results are new here.
 
-        Only for the holder of the lock.
+        Only for the holder of the lock. Results of other data than those here are refused.
         """
         self._refresh()
         new = [result for result in other.results() if result.trial.key not in self._results]
+        self._refuse_other_data(new, other.path)
         for experiment in sorted({result.trial.experiment for result in new}):
             self._write_results([result for result in new if result.trial.experiment == experiment])
         self._results.update((result.trial.key, result) for result in new)
         for result in new:
             self._failure_path(result.trial.key).unlink(missing_ok=True)
+        keys = {result.trial.key for result in new}
         for path in sorted((other.path / "kept").glob("*")):
-            if not (self.path / "kept" / path.name).exists():
+            if path.stem in keys:  # which a file that is half written has not
                 self._write(self.path / "kept" / path.name, path.read_bytes())
-        for path in sorted((other.path / "plans").glob("*.json")):
-            self._write(self.path / "plans" / path.name, path.read_bytes())
+        mine = {name_trials(plan) for plan in self.plans()}
+        for plan in other.plans():
+            if name_trials(plan) not in mine:
+                whole = {name: value for name, value in plan.items() if name != "keys" or "trials" not in plan}
+                self._write_plan(name_trials(plan), whole)
         return len(new)
 
     def join_plans(self) -> None:
         """Make one plan of those that asked for trials of the same settings; only for the holder of the lock."""
         files = {path: self._read_json(path) for path in (self.path / "plans").glob("*.json")}
-        kept = {path for path, plan in files.items() if plan is None or "trials" not in plan}  # the latter are old
-        alike: dict[str, list[dict[str, Any]]] = {}
-        for plan in self.plans():
-            if "trials" in plan:
-                settings = {canonical([group["version"], group["settings"]]) for group in plan["trials"]}
-                same = [plan["source"], plan["experiment"], plan["label"], sorted(settings)]
-                alike.setdefault(canonical(same), []).append(plan)
-        for plans in alike.values():
-            trials = {
-                trial.key: trial
-                for plan in plans
-                for trial in expand_trials(plan["experiment"], plan["methods"], plan["trials"])
-            }
-            joined = {name: value for name, value in plans[-1].items() if name != "keys"}
-            joined["methods"] = list(dict.fromkeys(trial.method for trial in trials.values()))
-            joined["seeds"] = sorted({trial.seed for trial in trials.values()})
-            kept.add(self.plan({**joined, "trials": group_trials(trials.values())}))
-        for path in files.keys() - kept:  # whatever happens before this, every trial is asked for at least once
+        plans = {path: plan for path, plan in files.items() if plan is not None and "trials" in plan}
+        joined = join_plans(sorted(plans.values(), key=lambda plan: str(plan["date"])))
+        written = {self._write_plan(name_trials(plan), plan) for plan in joined}
+        for path in plans.keys() - written:  # whatever happens before this, every trial is asked for at least once
             path.unlink(missing_ok=True)
 
     def fail(self, batch: Sequence[Trial], error: str, attempts: int, provenance: dict[str, Any]) -> None:
@@ -126,24 +120,14 @@ class Store:
         failures = {path.stem: self._read_json(path) for path in sorted((self.path / "failures").glob("*.json"))}
         return {key: failure for key, failure in failures.items() if failure is not None and key not in done}
 
-    def plan(self, plan: dict[str, Any]) -> Path:
+    def plan(self, plan: Plan) -> None:
         """Store what was asked for, so that `status` and `report` know; the same again replaces it."""
-        identity = canonical({name: value for name, value in plan.items() if name not in ("date", "trials")})
-        path = self.path / "plans" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
-        self._write(path, json.dumps(plan, separators=(",", ":")).encode())
-        return path
+        self._write_plan(name_command(plan), plan)
 
-    def plans(self) -> list[dict[str, Any]]:
+    def plans(self) -> list[Plan]:
         """What was asked for, the latest last, with the keys of the trials by method."""
-        plans = []
-        for path in (self.path / "plans").glob("*.json"):
-            if (plan := self._read_json(path)) is None:
-                continue
-            if "keys" not in plan:  # as older plans have them
-                plan["keys"] = {method: [] for method in plan["methods"]}
-                for trial in expand_trials(plan["experiment"], plan["methods"], plan["trials"]):
-                    plan["keys"][trial.method].append(trial.key)
-            plans.append(plan)
+        files = (self._read_json(path) for path in (self.path / "plans").glob("*.json"))
+        plans = [{**plan, "keys": list_keys(plan)} for plan in files if plan is not None]
         return sorted(plans, key=lambda plan: str(plan["date"]))
 
     def sweep(self) -> None:
@@ -158,6 +142,26 @@ class Store:
             with suppress(FileNotFoundError):  # a run may be replacing files
                 total += path.stat().st_size if path.is_file() else 0
         return total
+
+    def _write_plan(self, name: str, plan: Plan) -> Path:
+        path = self.path / "plans" / f"{name}.json"
+        self._write(path, json.dumps(plan, separators=(",", ":")).encode())
+        return path
+
+    def _refuse_other_data(self, new: Sequence[Result], origin: Path) -> None:
+        """Results of one experiment, with the same version and settings, must be of the same data."""
+
+        def name(result: Result) -> str:
+            return canonical([result.trial.experiment, result.trial.version, result.trial.settings])
+
+        known = {name(result): result.outcome["data"] for result in self._results.values() if "data" in result.outcome}
+        for result in new:
+            data = result.outcome.get("data")
+            if (here := known.setdefault(name(result), data)) != data:
+                raise StoreError(
+                    f"{origin} has results of {result.trial.experiment} with other data ({data}) than those that "
+                    f"{self.path} has ({here}): keep them apart."
+                )
 
     def _failure_path(self, key: str) -> Path:
         return self.path / "failures" / f"{key}.json"
@@ -189,6 +193,9 @@ class Store:
             raise StoreError(f"{path} has {error}: use the version that wrote it, or another directory.") from error
 
     def _set_aside(self, path: Path, reason: str) -> None:
+        if not self.sets_aside:
+            self.corrupt.append(f"{path} is ignored: {reason}.")
+            return
         aside = path.with_name(path.name + ".corrupt")
         self.corrupt.append(f"{path} was set aside as {aside.name}: {reason}. Its trials count as not done.")
         try:
