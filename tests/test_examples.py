@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy.stats import t as student
 
 import adaterm
 from adaterm_bench.arena.protocol import is_tuning
@@ -304,16 +305,17 @@ def test_the_reference_names_what_is_public_before_the_site_is_built():
 
 
 def compare_in_pairs(example, base, measure, style):
-    """Rows of a table: the mean of ten paired seeds for each condition, and its difference from the base's."""
+    """Rows of a table: the mean of paired seeds for each condition, and its difference from the base's."""
     record = load(f"examples/{example}.json")
-    assert record["settings"]["seeds"] == 10
+    seeds = record["settings"]["seeds"]
+    reach = student.ppf(0.975, seeds - 1) / seeds**0.5
     shown, ends = {}, {}
     for method in record["table"]["clean"]:
         cells = []
         for condition, rows in record["table"].items():
             ours, theirs = (torch.tensor([measure(curve) for curve in rows[name]["curves"]]) for name in (method, base))
             apart = ours - theirs
-            middle, half = apart.mean().item(), 2.262 * apart.std().item() / 10**0.5  # Student's, of ten seeds
+            middle, half = apart.mean().item(), reach * apart.std().item()
             interval = f"; {middle:+{style}} ({middle - half:+{style}} to {middle + half:+{style}})"
             cells.append(f"{ours.mean().item():{style}}{interval if method != base else ''}".replace("-", "\u2212"))
             ends[method, condition] = middle - half, middle + half

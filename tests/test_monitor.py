@@ -516,7 +516,7 @@ def test_what_stands_out_early_is_listed_whatever_its_score():
     lines = monitor.table().splitlines()
     assert lines[:2] == [
         "RobustAdamW: 90 steps, 1 excluded",
-        "1 had a z-score above 3 before a window of 40 levels was full, and were used.",
+        "1 had a z-score above 3 before a window of 40 levels was full, and was used.",
     ]
     assert lines[3].startswith("2 stood out: excluded, used early, not finite, or")
 
@@ -698,7 +698,10 @@ def test_warnings_are_the_same_for_all_optimizers(name):
 
 
 def train_clipped(name, max_norm, dtype=torch.float32, draw=lambda step: (step, 0.5 + step % 7)):
-    """The warnings of a run whose gradients, of a seed and a size, are clipped before each step if there is a limit."""
+    """The warnings of a run whose gradients, of a seed and a size, are clipped before each step if there is a limit.
+
+    The monitor's table repeats them.
+    """
     model = nn.Linear(200, 20, dtype=dtype)
     optimizer = getattr(adaterm, name)(model.named_parameters())
     monitor = adaterm.Monitor(optimizer)
@@ -711,7 +714,9 @@ def train_clipped(name, max_norm, dtype=torch.float32, draw=lambda step: (step, 
                 nn.utils.clip_grad_norm_(model.parameters(), max_norm)
             optimizer.step()
             monitor.metrics()
-    return [str(warning.message) for warning in caught]
+    messages = [str(warning.message) for warning in caught]
+    assert ("Gradients seem to be clipped before the step" in monitor.table()) == bool(messages)
+    return messages
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -10,8 +10,9 @@ import mujoco
 import numpy as np
 
 from adaterm_bench.datasets.hexapod.gait import Walk, draw_walk
+from adaterm_bench.datasets.hexapod.ground import draw_ground
 from adaterm_bench.datasets.hexapod.robot import JOINTS
-from adaterm_bench.datasets.hexapod.simulation import RATE, model, simulate
+from adaterm_bench.datasets.hexapod.simulation import RATE, SETTLING, STEPS, model, simulate
 from adaterm_bench.reporting.palette import COLOURS, INK
 from adaterm_bench.reporting.style import use_style
 
@@ -39,7 +40,7 @@ def frame(renderer, recording, step, towards):
 
 
 def strip(axes, recording):
-    """One period, with a camera that stands still."""
+    """One period on flat ground, with a camera that stands still."""
     steps = np.linspace(0, RATE / LONG.frequency, FRAMES).round().astype(int)
     middle = recording.body[steps, :2].mean(0)
     with mujoco.Renderer(model(), PIXELS[1], PIXELS[0]) as renderer:
@@ -50,10 +51,12 @@ def strip(axes, recording):
 
 
 def paths(axis):
-    """The body's way over the floor in a dozen walks of the kind that the data set has."""
+    """The body's way over the ground in a dozen walks of the data set: its test trajectories."""
     for number in range(12):
-        draws = np.random.default_rng([0, 2, number])
-        x, y, _, yaw, _ = simulate(draw_walk(draws), draws).body.T
+        draws, events = np.random.default_rng([0, 2, number]), np.random.default_rng([0, 2, number, 1])
+        walk = draw_walk(draws)
+        ground = draw_ground(walk, round(SETTLING * RATE) + STEPS, RATE, events)
+        x, y, _, yaw, _ = simulate(walk, draws, ground).body.T
         way = ((x - x[0]) + 1j * (y - y[0])) * np.exp(-1j * yaw[0])  # ahead and to the left, from where it began
         colour = COLOURS[number % len(COLOURS)]
         axis.plot(-way.imag, way.real, color=colour, lw=1.3)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -70,7 +71,9 @@ def _dispatch(words: list[str]) -> int:
     merging.add_argument(
         "others", nargs="+", type=Path, metavar="DIR", help="which stay as they are; no run may use them meanwhile"
     )
-    merging.add_argument("--out", type=Path, required=True, metavar="DIR", help="made if there is none")
+    merging.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="made if there is none; what it has stays"
+    )
     merging.set_defaults(act=_merge)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
@@ -122,17 +125,26 @@ def _pack(arguments: argparse.Namespace) -> int:
         return result if experiment is None else replace(result, outcome=experiment.shorten(result.outcome))
 
     with hold_lock(arguments.folder):
-        before = store.size()
+        before = _describe_size(store)
         store.pack(shorten)
         store.join_plans()
-    print(f"{before / 1e6:.1f} MB became {store.size() / 1e6:.1f} MB in {arguments.folder}.")
+    print(f"{before} became {_describe_size(store)} in {arguments.folder}.")
     return 0
 
 
+def _describe_size(store: Store) -> str:
+    files = sum(path.is_file() for kind in ("results", "plans") for path in (store.path / kind).iterdir())
+    return f"{files} files of {store.size() / 1e6:.2f} MB"
+
+
 def _merge(arguments: argparse.Namespace) -> int:
+    named = Counter(folder.resolve() for folder in arguments.others)
+    for folder in arguments.others:
+        if folder.resolve() == arguments.out.resolve():
+            raise UsageError(f"{folder} is --out itself, which keeps what it has: leave it out of the others.")
+        if named[folder.resolve()] > 1:
+            raise UsageError(f"{folder} is named twice.")
     others = [_open_store(folder, sets_aside=False) for folder in arguments.others]
-    if arguments.out.resolve() in {folder.resolve() for folder in arguments.others}:
-        raise UsageError(f"{arguments.out} is among the directories to merge: name another.")
     store = Store(arguments.out)
     with hold_lock(arguments.out):
         for other in others:

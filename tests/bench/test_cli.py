@@ -152,12 +152,15 @@ def test_directories_are_merged_and_packed(main, tmp_path):
     assert "All" in main("status", "both")[1]
     keys = [Store(folder).done() for folder in ("a", "b", "both")]
     assert keys[0] | keys[1] == keys[2] > keys[0]
-    assert main("merge", "a", "--out", "a") == (
-        2,
-        "adaterm-bench: a is among the directories to merge: name another.\n",
-    )
+    assert main("merge", "a", "--out", "a")[0] == 2
+    assert "a is --out itself, which keeps what it has: leave it out" in main("merge", "a", "b", "--out", "a")[1]
+    assert "a is named twice" in main("merge", "a", "a", "--out", "new")[1]
+    Path("file").touch()
+    assert "Cannot use file for results: it is a file." in main("merge", "a", "--out", "file")[1]
     assert "nowhere is not a results directory" in main("merge", "nowhere", "--out", "new")[1]
     assert not Path("new").exists()
+    assert main("merge", "b", "--out", "a")[0] == 0
+    assert Store("a").done() == keys[2]
 
 
 def test_the_report_has_a_section_for_every_setting(main, tmp_path, monkeypatch):

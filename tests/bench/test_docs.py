@@ -196,6 +196,7 @@ def read_distillation(results):
     ranked = sorted(six, key=lambda method: means["with", method])
     assert (ranked[0], ranked[-2:]) == ("Adam", ["AdaBelief", "AdaTerm"])
     assert sorted(six, key=without.get)[1] == "AdaTerm"
+    assert min(without, key=without.get) == "RobustAdamW"
     return shown
 
 
@@ -285,12 +286,13 @@ def test_prediction_has_its_errors_and_says_who_is_ahead(stored):
     shown = f"{claim['estimate']:.2f} ({claim['low']:.2f} to {claim['high']:.2f})"
     assert f"<!-- ratio.No robustness -->{shown}<!-- -->" in page
     assert claim["verdict"] == "not reproduced"
-    for text in (page, " ".join((ROOT / "docs/adaterm.md").read_text().split())):
-        assert f"<!-- lately.Adam -->{lately['AdaTerm'] / lately['Adam']:.2f}<!-- -->" in text
-    assert f"<!-- jumps.Adam -->{jumps['Adam']}<!-- -->" in text
+    assert f"<!-- lately.Adam -->{lately['AdaTerm'] / lately['Adam']:.2f}<!-- -->" in page
+    assert f"<!-- jumps.Adam -->{jumps['Adam']}<!-- -->" in (ROOT / "docs/adaterm.md").read_text()
     plain = "No robustness"
     assert min(last, key=last.get) == min(best, key=best.get) == plain
     assert lately[plain] > lately["AdaTerm"]
+    of_means = {name: np.mean([it["mse_mean"] for it in runs[name]]) for name in (plain, "AdaTerm")}
+    assert of_means[plain] > of_means["AdaTerm"]
     six, usual = list(PAPER_METHODS)[:6], ("Adam", "AdaBelief", "RAdam")
     assert {min(six, key=column.get) for column in (last, lately)} == {"AdaTerm"}
     assert min(lately, key=lately.get) == "RobustAdamW"

@@ -73,6 +73,11 @@ class Alarms:
                 "`dof` (`min_dof` of AdaTerm)",
             )
 
+    @property
+    def has_seen_clipping(self) -> bool:
+        """Whether it was warned of gradients that are clipped before batches are judged."""
+        return "clipping" in self._given
+
     def warn_of_clipping(self, what: str, remedy: str) -> None:
         """Say that gradients are clipped before batches are judged, by whom, and what to do instead."""
         hides = "before optimizer.step(), which hides what batches are judged by"

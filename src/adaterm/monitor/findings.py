@@ -203,7 +203,9 @@ class Text(str):
     __repr__ = str.__str__
 
 
-def format_findings(history: History, names: list[str], marks: Marks, count: int, title: str) -> Text:
+def format_findings(
+    history: History, names: list[str], marks: Marks, count: int, title: str, clipped: bool = False
+) -> Text:
     """The worst of the batches that stood out, and the tensors with the least trust."""
     if not len(history):
         return Text(f"{title}: no step was seen yet")
@@ -213,9 +215,12 @@ def format_findings(history: History, names: list[str], marks: Marks, count: int
     seen = f"{len(history):,} steps" + (f" up to step {last:,}" if last > len(history) else "")
     verdict = "excluded" if history.judged else "aberrant"  # other optimizers exclude none
     lines = [f"{title}: {seen}, {int(history.excluded.sum()):,} {verdict}"]
+    if clipped:
+        lines.append("Gradients seem to be clipped before the step, which hides bad batches: see the warning.")
     window, early = f"a window of {history.window} levels", int(history.early.sum())
     if early:
-        lines.append(f"{early:,} had a z-score above {RULE.threshold:g} before {window} was full, and were used.")
+        used = "was" if early == 1 else "were"
+        lines.append(f"{early:,} had a z-score above {RULE.threshold:g} before {window} was full, and {used} used.")
     elif history.judged and int(history.level.isfinite().sum()) < history.window:
         lines.append(f"No batch with a finite gradient is excluded before {window} is full.")
     lines.append("")

@@ -187,7 +187,8 @@ class Monitor:
     def table(self, count: int = 10) -> str:
         """The worst of the batches that stood out, in the order of `aberrant`, and the least trusted tensors."""
         history, names = self._read(), self._name_tensors()
-        return format_findings(history, names, self._marks, count, type(self.optimizer).__name__)
+        title, clipped = type(self.optimizer).__name__, self._alarms.has_seen_clipping
+        return format_findings(history, names, self._marks, count, title, clipped)
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Draw the level of each batch, with those excluded, and the trust in layers; save it if a path is given."""

@@ -22,6 +22,8 @@ def hold_lock(folder: Path) -> Iterator[None]:
     """
     holder = folder / "lock.holder"  # beside the lock, which the next to ask for it empties
     try:
+        if folder.is_file():
+            raise StoreError(f"Cannot use {folder} for results: it is a file.")
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / "lock", blocking=False)
         lock.acquire()

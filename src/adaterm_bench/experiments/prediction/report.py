@@ -29,7 +29,7 @@ from adaterm_bench.reporting.statistics import mean_std, with_worst
 from adaterm_bench.reporting.style import WIDTH, use_style
 from adaterm_bench.reporting.text import format_interval, format_number
 
-CURVES = (*RIVALS, "AdaTerm", "AdaTerm2")
+CURVES = (*RIVALS, "AdaTerm", "No robustness", "AdaTerm2")
 EXAMPLES = ("AdaTerm", "Adam")
 NOTICED = 0.2
 LATELY = 20  # per cent of the checks
