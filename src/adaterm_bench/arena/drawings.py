@@ -159,6 +159,7 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
             panel.set_ylim(*limits)
             panel.set_xticks([1e-4, 1e-3, 1e-2], ["1e\u22124", "1e\u22123", "1e\u22122"])
             panel.tick_params(labelsize=7.5, labelbottom=place + columns >= len(choices))
+            panel.tick_params(axis="x", labelsize=6.0)  # clear of its neighbours' labels
             panel.tick_params(axis="x", which="minor", length=0)
             panel.grid(axis="y")
             panel.set_title(method, fontsize=7.5, fontweight="bold" if ours else "normal", pad=6.0)
