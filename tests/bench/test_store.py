@@ -163,7 +163,7 @@ def test_joined_plans_ask_for_the_same_trials(store):
     """One plan is left of those with the same label and settings; others stay apart."""
     longer = [replace(trial, settings={**trial.settings, "level": 2.0}) for trial in TRIALS]
     for number, trials in enumerate([TRIALS[:2], TRIALS[1:], [replace(TRIALS[0], method="other")], longer]):
-        store.plan(make_plan(trials, date=f"202{number}", noises=[number // 2], steps=number))
+        store.plan(make_plan(trials, date=f"202{number}", noises=[number // 2], steps=number, hidden=[8, 8]))
     store.plan(make_plan(TRIALS, label="quick"))
     wanted = list_wanted(store)
     store.join_plans()
@@ -174,7 +174,7 @@ def test_joined_plans_ask_for_the_same_trials(store):
         ("quick", ["steady"]),
     ]
     assert (store.plans()[0]["date"], store.plans()[0]["seeds"]) == ("2022", [0, 1, 2])
-    assert store.plans()[0]["settings"] == {"noises": [0, 1], "steps": 2}
+    assert store.plans()[0]["settings"] == {"noises": [0, 1], "steps": 2, "hidden": [8, 8]}
     store.join_plans()
     assert list_wanted(store) == wanted
 

@@ -51,8 +51,8 @@ def _join(plans: Sequence[Plan]) -> Plan:
 
 
 def _join_values(values: Sequence[Any]) -> Any:
-    """Of a setting: all that lists have, or else what the last plan says."""
-    if all(isinstance(value, list) for value in values):
+    """Of a setting: all that lists have if they differ, or else what the last plan says."""
+    if any(value != values[-1] for value in values) and all(isinstance(value, list) for value in values):
         return list(dict.fromkeys(element for value in values for element in value))
     return values[-1]
 
