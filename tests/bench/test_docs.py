@@ -216,7 +216,6 @@ def test_distillation_has_its_numbers_and_decides_nothing(stored):
     [
         "With 30 steps, AdaTerm has a lower error than Adam.",
         "Without the amateur, AdaTerm has a higher return than t-Adam (as published).",
-        "Without the amateur, AdaTerm has a higher return than At-Adam (as published).",
         "On Rosenbrock without noise, AdaTerm's error is at most 10 times Adam's.",
         "On Michalewicz without noise, AdaTerm's error is at most 10 times Adam's.",
     ],
@@ -288,19 +287,21 @@ def test_prediction_has_its_errors_and_says_who_is_ahead(stored):
     assert claim["verdict"] == "not reproduced"
     assert f"<!-- lately.Adam -->{lately['AdaTerm'] / lately['Adam']:.2f}<!-- -->" in page
     assert f"<!-- jumps.Adam -->{jumps['Adam']}<!-- -->" in (ROOT / "docs/adaterm.md").read_text()
-    plain = "No robustness"
-    assert min(best, key=best.get) == plain
+    plain, short = "No robustness", "Adam (short memory)"
+    assert set(sorted(best, key=best.get)[:2]) == {plain, short}
+    assert all(abs(column[plain] / column[short] - 1.0) < 0.006 for column in (last, lately, best))
     clipped = "AdamW (clipped)"
     six, usual = list(PAPER_METHODS)[:6], ("Adam", "AdaBelief", "RAdam")
     assert {min(six, key=column.get) for column in (last, lately)} == {"AdaTerm"}
     of_means = {name: np.mean([it["mse_mean"] for it in outcomes]) for name, outcomes in runs.items()}
     for column in (last, lately, best, of_means):
         assert column[clipped] < min(column[name] for name in ("t-Adam", "At-Adam", "AdaTerm"))
-    ahead = [column[plain] < column["AdaTerm"] for column in (last, lately, best, of_means)]
-    assert ahead == [True, False, True, False]
+    for name in (plain, short):
+        ahead = [column[name] < column["AdaTerm"] for column in (last, lately, best, of_means)]
+        assert ahead == [True, False, True, False]
     between = [column[clipped] < column["RobustAdamW"] < column["AdaTerm"] for column in (last, lately, best)]
     assert sum(between) >= 2
-    for name in ("t-Adam", "At-Adam", "AdaTerm", "RobustAdamW", plain, clipped):
+    for name in ("t-Adam", "At-Adam", "AdaTerm", "RobustAdamW", plain, short, clipped):
         assert jumps[name] == 0
         assert last[name] < min(last[other] for other in usual)
     assert min(jumps[name] for name in usual) >= 20
