@@ -133,8 +133,8 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _describe_size(store: Store) -> str:
-    files = sum(path.is_file() for kind in ("results", "plans") for path in (store.path / kind).iterdir())
-    return f"{files} files of {store.size() / 1e6:.2f} MB"
+    files = [path for kind in ("results", "plans") for path in (store.path / kind).glob("*")]
+    return f"{len(files)} files of {store.size() / 1e6:.2f} MB"
 
 
 def _merge(arguments: argparse.Namespace) -> int:

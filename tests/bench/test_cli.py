@@ -161,6 +161,8 @@ def test_directories_are_merged_and_packed(main, tmp_path):
     assert not Path("new").exists()
     assert main("merge", "b", "--out", "a")[0] == 0
     assert Store("a").done() == keys[2]
+    (Path("asked") / "plans").mkdir(parents=True)  # as a run leaves it that is killed before anything is done
+    assert main("merge", "asked", "--out", "a")[0] == main("pack", "asked")[0] == 0
 
 
 def test_the_report_has_a_section_for_every_setting(main, tmp_path, monkeypatch):
