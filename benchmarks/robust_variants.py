@@ -94,6 +94,7 @@ VARIANTS = {  # of the present equations: in older files the first is that of th
     "dof 10": Variant("dof=10"),
     "dof inf": Variant("dof=inf"),
     "no batch excluded": Variant("threshold=inf"),
+    "no batch excluded, dof inf": Variant("threshold=inf dof=inf"),  # AdamW, then
     "minority 0.3": Variant("minority=0.3"),
     "the share of one window": Variant(replaced=(("MEMORY = 4 ", "MEMORY = 1 "),)),
     "a minority keeps its size": Variant(replaced=(("exp(-0.5 * excess)", "1.0 + 0.0 * excess"),)),
