@@ -24,7 +24,7 @@ from provenance import provenance
 
 from adaterm_bench.arena.protocol import TUNING_SEEDS, choose_rates
 from adaterm_bench.core.store import Store
-from adaterm_bench.core.trial import keep_newest_equations
+from adaterm_bench.core.trial import Result, keep_newest_equations
 
 SOURCES = Path(__file__).parents[1] / "src"
 EQUATIONS = Path("adaterm/equations/robust_adam.py")
@@ -123,8 +123,8 @@ def copy_sources(variant: Variant, folder: Path) -> Path:
     return folder
 
 
-def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The outcomes of a variant's runs; those that are finished are not repeated."""
+def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[Result]:
+    """A variant's runs; those that are finished are not repeated."""
     variant, folder = VARIANTS[name], args.work / name.replace(" ", "_").replace(",", "")
     sources = copy_sources(variant, folder / "src")
     path = os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])
@@ -138,11 +138,26 @@ def run_variant(name: str, lr: float, args: argparse.Namespace) -> list[dict[str
     if finished.returncode:
         print(f"{name}: the runs ended with code {finished.returncode}; those that are finished count", file=sys.stderr)
     return [
-        {"noise": result.trial.condition["noise"], "seed": result.trial.seed}
-        | {outcome: result.outcome[outcome] for outcome in OUTCOMES}
+        result
         for result in keep_newest_equations(Store(out).results())
         if result.trial.condition["lr"] == lr and result.trial.condition["noise"] in args.noises
     ]
+
+
+def describe_run(result: Result) -> dict[str, Any]:
+    """What the file keeps of a run."""
+    place = {"noise": result.trial.condition["noise"], "seed": result.trial.seed}
+    return place | {outcome: result.outcome[outcome] for outcome in OUTCOMES}
+
+
+def describe_origin(results: list[Result], device: str) -> dict[str, Any]:
+    """Where the numbers come from: this command, and the device, versions and commit of the last of the runs.
+
+    They may have been made before, and elsewhere.
+    """
+    own = provenance(device)
+    last = max((result.provenance for result in results), key=lambda origin: str(origin["date"]), default=own)
+    return own | {name: last[name] for name in own if name != "command" and name in last}
 
 
 def find_rate(folder: Path) -> float:
@@ -153,12 +168,13 @@ def find_rate(folder: Path) -> float:
     return choice.rate
 
 
-def show(runs_by_name: dict[str, list[dict[str, Any]]], noises: list[str]) -> None:
+def show(results_by_name: dict[str, list[Result]], noises: list[str]) -> None:
     """The means of the losses, one row a variant."""
-    width = max(map(len, runs_by_name))
+    width = max(map(len, results_by_name))
     print(f"{'':{width}}" + "".join(f"{noise:>16}" for noise in noises))
-    for name, runs in runs_by_name.items():
-        losses = [[run["loss"] for run in runs if run["noise"] == noise] for noise in noises]
+    for name, results in results_by_name.items():
+        runs = [(result.trial.condition["noise"], result.outcome["loss"]) for result in results]
+        losses = [[loss for place, loss in runs if place == noise] for noise in noises]
         means = [f"{sum(column) / len(column):.4f} ({len(column)})" if column else "none" for column in losses]
         print(f"{name:{width}}" + "".join(f"{mean:>16}" for mean in means))
 
@@ -182,13 +198,16 @@ def main() -> None:
     parts = [words.partition(":") for words in args.noises]
     args.noises = {noise: seeds or args.seeds for noise, _, seeds in parts}
     with ThreadPoolExecutor(args.jobs) as pool:
-        runs_by_name = dict(zip(args.only, pool.map(lambda name: run_variant(name, lr, args), args.only), strict=True))
-    variants = {name: VARIANTS[name]._asdict() | {"runs": runs} for name, runs in runs_by_name.items()}
+        found = dict(zip(args.only, pool.map(lambda name: run_variant(name, lr, args), args.only), strict=True))
+    variants = {
+        name: VARIANTS[name]._asdict() | {"runs": list(map(describe_run, results))} for name, results in found.items()
+    }
+    origin = describe_origin([result for results in found.values() for result in results], args.device)
     file = args.out / "robust_variants.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    record = {"lr": lr, "preset": args.preset, "variants": variants} | provenance(args.device)
+    record = {"lr": lr, "preset": args.preset, "variants": variants} | origin
     file.write_text(json.dumps(record, indent=1) + "\n")
-    show(runs_by_name, list(args.noises))
+    show(found, list(args.noises))
 
 
 if __name__ == "__main__":

@@ -12,14 +12,17 @@ from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import t as student
 
 import adaterm
+from adaterm_bench.arena.measure import format_difference
 from adaterm_bench.arena.protocol import is_tuning
 from adaterm_bench.core.store import Store
 from adaterm_bench.core.trial import keep_newest_equations
+from adaterm_bench.experiments.language.report import MEASURE
 from adaterm_bench.methods import PAPER_METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -138,7 +141,7 @@ def test_the_page_of_choices_has_what_was_tried():
         if condition["model"] == "bytes" and condition["lr"] == 3e-3 and is_tuning(trial.seed):
             key = f"arena.{trial.method}", condition["noise"]
             losses.setdefault(key, []).append(result.outcome["loss"])
-    for file in (ROOT / "results/robust_variants").glob("*.json"):
+    for file in {*(ROOT / "results/robust_variants").glob("*.json")} - {ROOT / "results/robust_variants/12.json"}:
         for name, variant in load(f"robust_variants/{file.name}")["variants"].items():
             for run in variant["runs"]:
                 losses.setdefault((f"{file.stem}.{name}", run["noise"]), []).append(run["loss"])
@@ -179,6 +182,39 @@ def test_the_page_of_choices_tells_how_far_variants_are_behind_the_best():
     for name in re.findall(r"<!-- excluded\.(.*?) -->", text):
         shares = [run["good_excluded"] for run in variants[name]["runs"] if run["noise"] == "clean"]
         assert f"<!-- excluded.{name} -->{100 * sum(shares) / len(shares):.1f} %<!-- -->" in text
+
+
+def test_the_page_of_choices_tells_what_costs_on_clean_data():
+    text = " ".join((ROOT / "docs/robust_adamw_choices.md").read_text().split())
+    variants = load("robust_variants/12.json")["variants"]
+    losses = {name: {run["seed"]: run["loss"] for run in variant["runs"]} for name, variant in variants.items()}
+    wanted = {"model": "bytes", "noise": "clean", "lr": 3e-3}.items()
+    clipped = {
+        it.trial.seed: it.outcome["loss"]
+        for it in Store(ROOT / "results/arena").results("language")
+        if it.trial.method == "AdamW (clipped)" and wanted <= it.trial.condition.items()
+    }
+
+    def compare(first, second):
+        seeds = sorted(first)
+        assert seeds == list(range(1000, 1008))
+        return MEASURE.compare(*(np.array([side[seed] for seed in seeds]) for side in (first, second)))
+
+    apart = {f"12.{name}": compare(of, clipped) for name, of in losses.items()}
+    apart["excluding"] = compare(losses["as it is"], losses["no batch excluded"])
+    for name, interval in apart.items():
+        assert f"<!-- apart.{name} -->{format_difference(interval)}<!-- -->" in text, name
+    for name, variant in variants.items():
+        loss, share = (np.mean([run[outcome] for run in variant["runs"]]) for outcome in ("loss", "good_excluded"))
+        assert f"<!-- clean.12.{name} -->{loss:.4f}<!-- -->" in text, name
+        assert f"<!-- share.12.{name} -->{100.0 * share:.1f} %<!-- -->" in text, name
+    later = np.mean([run["good_excluded_later"] for run in variants["as it is"]["runs"]])
+    assert f"<!-- share.later -->{100.0 * later:.2f} %<!-- -->" in text
+    assert {name for name, interval in apart.items() if interval.low > 0.0} == {
+        "12.as it is",
+        "12.dof 10",
+    }  # as it says
+    assert apart["12.as it is"].estimate > 1.9 * apart["12.no batch excluded"].estimate
 
 
 def test_the_page_of_choices_has_final_runs_of_three_versions():

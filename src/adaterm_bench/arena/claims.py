@@ -4,14 +4,12 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from adaterm_bench.arena.finals import BASELINE, ORACLE, OURS, Finals, is_ours
-from adaterm_bench.arena.measure import CLOSE, EQUAL, Measure
+from adaterm_bench.arena.measure import CLOSE, EQUAL, LEAST, Measure
 from adaterm_bench.arena.protocol import CLEAN
 from adaterm_bench.core.section import Claim
 from adaterm_bench.reporting.intervals import Interval
 from adaterm_bench.reporting.statistics import correct_by_holm, diverged
 
-LEAST = 3
-"""Seeds that decide a claim: nothing speaks for or against normal differences of two."""
 WON = 0.8
 """Share of the dirty columns in which it wants to be best or tied."""
 LEARNT = 5.0
@@ -34,7 +32,8 @@ class Standing(NamedTuple):
     """How RobustAdamW stands to every peer under a noise."""
 
     behind: Interval
-    """The worst lag: the largest estimate and bounds over all peers, each over the seeds that both have.
+    """The worst lag: the largest estimate and bounds over all peers, each over the seeds that both have; and how many
+    these are of the peer that is furthest ahead.
 
     Fewer than three seeds are no evidence against it, but their upper bound may keep the claim open.
     """
@@ -72,7 +71,7 @@ def _compare_with_peers(finals: Finals, measure: Measure, noise: str) -> Standin
         lags[ahead].estimate,
         max(-inf if peer in few else lag.low for peer, lag in lags.items()),
         max(lag.high for lag in lags.values()) if len(few) < len(lags) else inf,
-        max(lag.seeds for lag in lags.values()),
+        lags[ahead].seeds,
     )
     return Standing(behind, ahead, won=not speaks, lost=any(leads[peer] for peer in lags if peer not in few))
 

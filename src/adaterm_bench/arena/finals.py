@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adaterm_bench.arena.measure import Measure
+from adaterm_bench.arena.measure import LEAST, Measure
 from adaterm_bench.arena.protocol import CLEAN, Choice, choose_rates, is_tuning
 from adaterm_bench.core.trial import Result
 from adaterm_bench.reporting.intervals import Interval, Values
@@ -142,8 +142,9 @@ def choose_on(results: Sequence[Result], measure: Measure, model: str, noise: st
 def compare_column(finals: Finals, measure: Measure, noise: str, methods: Sequence[str]) -> Column | None:
     """Compare methods under a noise with the best of them, or None if no method has a run that finished.
 
-    The best has the best mean of those with most seeds, so that few lucky seeds win nothing; where seeds differ, all
-    are compared with it over the seeds they share.
+    The best has the best mean of those with most seeds, so that few lucky seeds win nothing, unless others, with three
+    seeds at least, are shown to be ahead of it: then it is the best of these. Where seeds differ, all are compared with
+    it over the seeds they share.
     """
     values = {method: finals.values(method, noise, measure.outcome) for method in methods}
     values = {method: runs for method, runs in values.items() if runs.size}
@@ -151,21 +152,30 @@ def compare_column(finals: Finals, measure: Measure, noise: str, methods: Sequen
     finite = [method for method in values if isfinite(costs[method])]
     if not finite:
         return None
+
+    def compare(best: str) -> tuple[dict[str, Interval], dict[str, float]]:
+        """How far each is behind the best, and the chance of it, by Holm's correction."""
+        behind, chances = {}, {}
+        for method in values:
+            tested, rival = finals.pair(method, best, noise, measure.outcome)
+            if not tested.size:  # no seed in common: the means have to do
+                tested, rival = values[method].mean(keepdims=True), values[best].mean(keepdims=True)
+            behind[method], chances[method] = measure.lag(tested, rival), measure.chance(tested, rival)
+            if method not in finite:
+                behind[method], chances[method] = Interval(inf, -inf, inf, tested.size), nan
+        del chances[best]
+        return behind, dict(zip(chances, correct_by_holm(list(chances.values())), strict=True))
+
     most = max(values[method].size for method in finite)
     best = min((method for method in finite if values[method].size == most), key=lambda method: costs[method])
-    behind, chances = {}, {}
-    for method in values:
-        tested, rival = finals.pair(method, best, noise, measure.outcome)
-        if not tested.size:  # no seed in common: the means have to do
-            tested, rival = values[method].mean(keepdims=True), values[best].mean(keepdims=True)
-        behind[method], chances[method] = measure.lag(tested, rival), measure.chance(tested, rival)
-        if method not in finite:
-            behind[method], chances[method] = Interval(inf, -inf, inf, tested.size), nan
-    others = [method for method in values if method != best]
-    raised = correct_by_holm([chances[method] for method in others])
+    behind, chances = compare(best)
+    shown = [method for method, chance in chances.items() if chance < 0.05 and behind[method].seeds >= LEAST]
+    if ahead := [method for method in shown if behind[method].estimate < 0.0]:
+        best = min(ahead, key=lambda method: costs[method])
+        behind, chances = compare(best)
     tied = frozenset(
         method
-        for method, chance in zip(others, raised, strict=True)
+        for method, chance in chances.items()
         if chance >= 0.05 or (not isnan(chance) and behind[method].estimate < 0.0)
     )
     ranks = rank_values(np.array([behind[method].estimate for method in values])) + 1.0

@@ -15,6 +15,8 @@ EQUAL = 0.5
 """Two methods are as good as each other if their difference is shown to be smaller, in per cent or points."""
 CLOSE = 0.3
 """How far behind the best method RobustAdamW may be on clean data."""
+LEAST = 3
+"""Seeds that can decide anything: nothing speaks for or against normal differences of two."""
 
 
 @dataclass(frozen=True)

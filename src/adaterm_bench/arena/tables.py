@@ -6,7 +6,7 @@ from math import inf, isfinite
 import numpy as np
 
 from adaterm_bench.arena.finals import BASELINE, ORACLE, Column, Finals, compare_column
-from adaterm_bench.arena.measure import EQUAL, Measure, average, format_difference, format_share
+from adaterm_bench.arena.measure import EQUAL, LEAST, Measure, average, format_difference, format_share
 from adaterm_bench.arena.protocol import CLEAN
 from adaterm_bench.core.section import Table
 from adaterm_bench.reporting.statistics import diverged, judge_equivalence
@@ -33,7 +33,8 @@ def make_outcome_tables(finals: Finals, measure: Measure, title: str, per_condit
     note = (
         f"Means over seeds; {measure.better} is better. {BEST}: the best of its column; {TIED}: not shown to be worse "
         "than the best, by Holm's correction over the column's comparisons with it, which is no proof of being as "
-        "good. One seed marks nothing, and the best is one of those with most seeds. "
+        "good. One seed marks nothing, and the best is one of those with most seeds, unless another, with "
+        f"{LEAST} at least, is shown to be ahead of it. "
         f"{ORACLE} knows which batches are bad: a bound, not a rival."
     )
     if per_condition:
