@@ -5,6 +5,7 @@ What lies far beyond the best, or was lost, is drawn at the edge.
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def draw_by_noise(values: Mapping[str, Mapping[str, Values]], measure: Measure) 
             panel.tick_params(axis="y", length=0)
             panel.tick_params(axis="x", labelsize=7.0)
             panel.spines["left"].set_visible(False)
-            panel.set_xticks(_choose_ticks(panel.get_xlim(), 72.0 / len(noises)))
+            panel.set_xticks(*_choose_ticks(panel.get_xlim(), 72.0 / len(noises)))
             for row, method in enumerate(methods):
                 if method in points:
                     _draw_point(panel, method, row, points[method])
@@ -142,10 +143,12 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
     """The clean outcome of tuning runs against the learning rate: a panel a method, beside AdamW with clipping."""
     from matplotlib.figure import Figure
 
-    columns = 4
+    columns = min(4, max(1, len(choices)))
     rows = -(-len(choices) // columns)
     points = [measure.scale * mean for choice in choices.values() for mean in choice.outcomes.values()]
     limits = _find_limits([Interval(mean, mean, mean, 1) for mean in points], measure, 0.3)
+    rates = sorted({rate for choice in choices.values() for rate in choice.outcomes})
+    ticks = rates if len(rates) <= 3 else [1e-4, 1e-3, 1e-2]
     with use_style():
         height = 0.75 + 1.15 * rows
         figure = Figure(figsize=(WIDTH, height))
@@ -157,7 +160,8 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
             panel, colour, ours = panels.flat[place], choose_arm_look(method).colour, method in VARIANTS
             panel.set_xscale("log")
             panel.set_ylim(*limits)
-            panel.set_xticks([1e-4, 1e-3, 1e-2], ["1e\u22124", "1e\u22123", "1e\u22122"])
+            panel.set_xticks(ticks, [f"{tick:.0e}".replace("e-0", "e\u2212") for tick in ticks])
+            panel.xaxis.set_minor_formatter("")
             panel.tick_params(labelsize=7.5, labelbottom=place + columns >= len(choices))
             panel.tick_params(axis="x", labelsize=6.0)  # clear of its neighbours' labels
             panel.tick_params(axis="x", which="minor", length=0)
@@ -170,7 +174,8 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
                 best = measure.scale * choice.outcomes[choice.rate]
                 panel.plot(choice.rate, _place_inside(best, limits), "o", color=colour, markersize=5.5, clip_on=False)
         figure.text(0.54, 0.08 / height, "learning rate", ha="center", fontsize=9.5)
-        figure.text(0.012, 0.54, measure.label, va="center", rotation="vertical", fontsize=9.5)
+        label = measure.label if rows > 1 else fill(measure.label, 20)  # as long as a single row is high
+        figure.text(0.012, 0.54, label, va="center", rotation="vertical", fontsize=9.5 if rows > 1 else 8.0)
     return figure
 
 
@@ -211,8 +216,8 @@ def _find_limits(
     return low - margin - more * (not measure.relative), high + margin + more * measure.relative
 
 
-def _choose_ticks(limits: tuple[float, float], characters: float) -> list[float]:
-    """Two ticks whose labels lie inside a panel so many characters wide, and apart; one if there are none."""
+def _choose_ticks(limits: tuple[float, float], characters: float) -> tuple[list[float], list[str]]:
+    """Two ticks whose labels lie inside a panel so many characters wide; the second is lower if they would touch."""
     from matplotlib.ticker import MaxNLocator
 
     span = limits[1] - limits[0]
@@ -221,9 +226,11 @@ def _choose_ticks(limits: tuple[float, float], characters: float) -> list[float]
         ticks = [float(tick) for tick in MaxNLocator(bins).tick_values(*limits)]
         half = 0.5 * span * max(len(f"{tick:.6g}") for tick in ticks) / characters
         inside = [tick for tick in ticks if limits[0] + half <= tick <= limits[1] - half]
-        if inside and inside[-1] - inside[0] > 2.2 * half:
-            return [inside[0], inside[-1]]
-    return inside[:1]
+        if len(inside) > 1:
+            chosen = [inside[0], inside[-1]]
+            gap = "" if chosen[1] - chosen[0] > 2.2 * half else "\n"
+            return chosen, [f"{chosen[0]:.6g}", f"{gap}{chosen[1]:.6g}"]
+    return inside, [f"{tick:.6g}" for tick in inside]
 
 
 def _place_inside(value: float, limits: tuple[float, float]) -> float:
