@@ -7,6 +7,7 @@ from importlib.util import find_spec as _find_spec
 __version__ = "0.1.0"
 _MODULES = {
     "equations": ("BatchStatistics", "Statistics"),
+    "judge": ("BatchJudge",),
     "monitor": ("Monitor",),
     "optimizers": ("AdaBelief", "AdaTerm", "AtAdaBelief", "AtAdam", "RobustAdamW", "TAdaBelief", "TAdam"),
 }
@@ -15,6 +16,7 @@ __all__ = sorted(name for names in _MODULES.values() for name in names)
 if _typing.TYPE_CHECKING:  # the same names once more; `as` tells type checkers that they are public
     from adaterm.equations import BatchStatistics as BatchStatistics
     from adaterm.equations import Statistics as Statistics
+    from adaterm.judge import BatchJudge as BatchJudge
     from adaterm.monitor import Monitor as Monitor
     from adaterm.optimizers import AdaBelief as AdaBelief
     from adaterm.optimizers import AdaTerm as AdaTerm

@@ -67,7 +67,7 @@ class Monitor:
             optimizer = optimizer.optimizer
         if not isinstance(optimizer, RobustOptimizer):
             kind = type(optimizer).__name__
-            advice = "RobustAdamW(dof=inf, threshold=inf) is AdamW, and can be watched"
+            advice = "watch a BatchJudge beside it; RobustAdamW(dof=inf, threshold=inf) is AdamW, and can be watched"
             advice = "call Monitor(optimizer, model)" if isinstance(optimizer, nn.Module) else advice
             raise TypeError(f"a Monitor watches an optimizer of adaterm, not {kind}: {advice}")
         whole = isinstance(length, Integral) and not isinstance(length, bool)
