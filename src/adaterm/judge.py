@@ -77,7 +77,6 @@ class BatchJudge(RobustAdamW):
         checked = super()._check_options(group)
         for name in ("lr", "weight_decay"):
             require(float(group[name]) == 0.0, name, group[name], "0: a BatchJudge moves no parameters")
-        require(group["eps"] > 0.0, "eps", group["eps"], "above 0: where all gradients are 0 nothing else divides")
         return checked
 
     def accepts(self) -> bool:

@@ -312,7 +312,8 @@ def test_variants_are_listed_after_ours_and_are_no_peers(whole):
         replace(it, trial=replace(it.trial, method="RobustAdamW dof=10"), outcome=halve(it.outcome)) for it in ours
     ]
     section = language.section([*variant, *whole])
-    assert list(find(section, "the trap"))[-3:] == ["RobustAdamW (clipped)", "RobustAdamW dof=10", "Oracle"]
+    last = ["RobustAdamW (clipped)", "Muon (judged)", "RobustAdamW dof=10", "Oracle"]
+    assert list(find(section, "the trap"))[-4:] == last
     assert [claim.verdict for claim in section.claims] == verdicts(whole)
 
 

@@ -19,6 +19,7 @@ import torch
 from adaterm_bench.arena.arm import Arm, NamedParameters, Rate, Recipe
 from adaterm_bench.arena.peers import (
     ClippedAdamW,
+    JudgedMuonWithAdamW,
     MuonWithAdamW,
     NormWatching,
     ObservingAdaTerm,
@@ -100,14 +101,14 @@ def _make_schedule_free(params: NamedParameters, lr: Rate, recipe: Recipe) -> to
     return _make(kind, params, lr, recipe, betas=recipe.betas, warmup_steps=recipe.warm_up)
 
 
-def _make_muon(params: NamedParameters, lr: Rate, recipe: Recipe) -> torch.optim.Optimizer:
+def _make_muon(kind: type[MuonWithAdamW], params: NamedParameters, lr: Rate, recipe: Recipe) -> torch.optim.Optimizer:
     outer = (recipe.head, *EMBEDDINGS)
     hidden = {name for name, parameter in params if parameter.dim() == 2 and not name.startswith(outer)}
     if not hidden:
         raise ValueError("Muon is for matrices of hidden layers, and this model has none: it takes no convolutions")
     matrices = [parameter for name, parameter in params if name in hidden]
     others = [parameter for name, parameter in params if name not in hidden]
-    return MuonWithAdamW(matrices, others, lr, recipe.betas, recipe.weight_decay)
+    return kind(matrices, others, lr, recipe.betas, recipe.weight_decay)
 
 
 def _make_t_adam(params: NamedParameters, lr: Rate, recipe: Recipe, **options: Any) -> torch.optim.Optimizer:
@@ -224,12 +225,13 @@ ARMS: dict[str, Arm] = {
     "ADOPT": Arm(_make_adopt, captured=False, module="adopt"),
     "Lion": Arm(_make_lion, captured=False, module="lion_pytorch"),
     "Schedule-Free AdamW": Arm(_make_schedule_free, captured=False, scheduled=False, module="schedulefree"),
-    "Muon": Arm(_make_muon, captured=False),
+    "Muon": Arm(partial(_make_muon, MuonWithAdamW), captured=False),
     "t-Adam": Arm(_make_t_adam, captured=True),
     "AdaTerm": Arm(_make_adaterm, captured=True),
     "AdaTerm (gradient init)": Arm(partial(_make_adaterm, init_scale="gradient"), captured=True),
     "RobustAdamW": Arm(_make_robust, captured=True),
     "RobustAdamW (clipped)": Arm(partial(_make_robust, max_norm=1.0), captured=True),
+    "Muon (judged)": Arm(partial(_make_muon, JudgedMuonWithAdamW), captured=False),
     "Oracle": Arm(partial(_make_adamw, OracleAdamW), captured=True),
 }
 """Every arm under its name in reports and legends, in their order. Those with numbers that the host counts or looks at

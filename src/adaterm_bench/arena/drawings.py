@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-OUR_LOOKS = {VARIANTS[0]: Look("#d55e00", "solid", "o"), VARIANTS[1]: Look("#e69f00", (0, (5, 1.5)), "s")}
+OUR_LOOKS = {
+    VARIANTS[0]: Look("#d55e00", "solid", "o"),
+    VARIANTS[1]: Look("#e69f00", (0, (5, 1.5)), "s"),
+    VARIANTS[2]: Look("#6e8b2f", "solid", "X"),  # as Muon, and darker
+}
 MUTED = ("#6b8fc2", "#5fa08f", "#a481b5", "#8b93a1", "#8fa357", "#c17f92", "#5ba3b8")  # seen on light and dark pages
 EDGE = "Crosses at the edge: worse than the figure shows, or lost."
 WIDTH = 6.6  # inches

@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
+from adaterm import BatchJudge
 from adaterm_bench.arena.arms import OURS, find_arm, is_variant, make_on_nothing
+from adaterm_bench.arena.finals import JUDGED
 from adaterm_bench.core.trial import EQUATIONS, Trial
 from adaterm_bench.equations import hash_equations
 
 
 def name_equations(method: str) -> str | None:
     """Changes with the equations and the defaults of an arm of ours; None for other methods, which are pinned."""
+    if method == JUDGED:
+        return hash_equations(BatchJudge([torch.zeros(1, requires_grad=True)]))
     return hash_equations(make_on_nothing(find_arm(method))) if method in OURS or is_variant(method) else None
 
 

@@ -14,7 +14,8 @@ from adaterm_bench.reporting.intervals import Interval, Values
 from adaterm_bench.reporting.statistics import correct_by_holm, rank_values, with_worst
 
 OURS = "RobustAdamW"
-VARIANTS = (OURS, "RobustAdamW (clipped)")
+JUDGED = "Muon (judged)"
+VARIANTS = (OURS, "RobustAdamW (clipped)", JUDGED)
 BASELINE = "AdamW (clipped)"
 ORACLE = "Oracle"
 ORDER = (
@@ -90,8 +91,8 @@ class Column(NamedTuple):
 
 
 def is_ours(method: str) -> bool:
-    """Whether this is RobustAdamW, or a variant of it."""
-    return method.partition(" ")[0] == OURS
+    """Whether this is RobustAdamW, a variant of it, or another method with its judgement."""
+    return method == JUDGED or method.partition(" ")[0] == OURS
 
 
 def order_methods(methods: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
-from adaterm import AdaTerm, RobustAdamW, TAdam
+from adaterm import AdaTerm, BatchJudge, RobustAdamW, TAdam
 from adaterm.optimizer import RobustOptimizer
 from adaterm_bench.arena.arm import Observed, Rate
 
@@ -115,13 +115,39 @@ class MuonWithAdamW(torch.optim.Optimizer):
         return loss
 
 
+class JudgedMuonWithAdamW(MuonWithAdamW):
+    """Muon and AdamW that leave out the batches that a judge does not accept."""
+
+    def __init__(
+        self, hidden: list[Tensor], others: list[Tensor], lr: Rate, betas: tuple[float, float], weight_decay: float
+    ) -> None:
+        super().__init__(hidden, others, lr, betas, weight_decay)
+        self.judge = BatchJudge([*hidden, *others], betas=betas)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step with both, or with neither."""
+        loss = None if closure is None else closure()
+        if self.judge.accepts():
+            super().step()
+        return loss
+
+    def observe(self) -> Observed:
+        """Of the last batch."""
+        return _observe_batch(self.judge)
+
+
 class ObservingRobustAdamW(RobustAdamW):
-    """RobustAdamW; what stands out is the z-score of a batch's level, or the level while nothing is usual yet."""
+    """RobustAdamW, with what it made of the last batch."""
 
     def observe(self) -> Observed:
         """Of the last step."""
-        level, zscore, trust = self.batch_statistics()
-        return Observed(torch.where(zscore.isfinite(), zscore, level), trust)
+        return _observe_batch(self)
+
+
+def _observe_batch(judge: RobustAdamW) -> Observed:
+    """What stands out is the z-score of a batch's level, or the level while nothing is usual yet."""
+    level, zscore, trust = judge.batch_statistics()
+    return Observed(torch.where(zscore.isfinite(), zscore, level), trust)
 
 
 class TrustObserving(RobustOptimizer):

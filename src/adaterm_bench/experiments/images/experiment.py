@@ -49,7 +49,7 @@ class Images(Experiment):
     takes_methods: ClassVar[bool] = False  # only arms say what a training loop must know of them
     unavailable: ClassVar[dict[str, str]] = find_unavailable()
     methods: ClassVar[tuple[str, ...]] = tuple(
-        name for name in list_available() if name != "Muon"
+        name for name in list_available() if not name.startswith("Muon")
     )  # no hidden matrices
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "smoke": {

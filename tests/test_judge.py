@@ -1,0 +1,186 @@
+"""BatchJudge: what it says of batches, that it moves nothing, and what other optimizers get from it."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from catalogue import ENGINES, SHAPES, measure_error, parameters
+
+from adaterm import BatchJudge, Monitor, RobustAdamW
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+BAD = (30, 45)
+
+
+def give(params, step, size=100.0):
+    """Ordinary gradients, and two steps with far larger ones."""
+    generator = torch.Generator().manual_seed(step)
+    for parameter in params:
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = (noise * (size if step in BAD else 1.0)).to(parameter)
+
+
+def ask(judge, params, steps):
+    """The steps whose batches are not accepted."""
+    refused = []
+    for step in steps:
+        give(params, step)
+        if not judge.accepts():
+            refused.append(step)
+    return refused
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_it_refuses_what_is_far_and_moves_nothing(engine, dtype):
+    params = parameters(dtype=dtype)
+    before = [parameter.detach().clone() for parameter in params]
+    judge = BatchJudge(params, window=20, **ENGINES[engine])
+    assert ask(judge, params, range(60)) == list(BAD)
+    assert all(map(torch.equal, params, before))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_batch_without_a_finite_gradient_is_refused_from_the_start(value):
+    params = parameters()
+    judge = BatchJudge(params)
+    give(params, 0)
+    assert judge.accepts()
+    for parameter in params:
+        parameter.grad.fill_(value)
+    assert not judge.accepts()
+    give(params, 1)
+    assert judge.accepts()
+    assert all(parameter.isfinite().all() for parameter in params)
+
+
+def test_it_says_what_robust_adamw_does():
+    """On the same gradients, where a batch that is not accepted is one that RobustAdamW excludes."""
+    ours, theirs = parameters(), parameters()
+    judge, optimizer = BatchJudge(ours, window=20), RobustAdamW(theirs, window=20)
+    for step in range(60):
+        give(ours, step, size=4.0)
+        give(theirs, step, size=4.0)
+        accepted = judge.accepts()
+        optimizer.step()
+        for said, done in zip(judge.batch_statistics(), optimizer.batch_statistics(), strict=True):
+            torch.testing.assert_close(said, done, equal_nan=True)
+        assert accepted == bool(optimizer.batch_statistics().trust >= 0.5)
+
+
+def test_without_gradients_there_is_nothing_to_refuse():
+    judge = BatchJudge(parameters())
+    assert judge.accepts()
+
+
+OTHERS = {
+    "SGD": lambda params: [torch.optim.SGD(params, lr=0.05, momentum=0.9)],
+    "RMSprop": lambda params: [torch.optim.RMSprop(params, lr=0.01)],
+    "Muon and AdamW": lambda params: [
+        torch.optim.Muon([p for p in params if p.dim() == 2], lr=0.02),
+        torch.optim.AdamW([p for p in params if p.dim() != 2], lr=0.01),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_bad_batch_leaves_no_trace_in_another_optimizer(name):
+    """The run is the same to the bit as one that never met the bad batches."""
+
+    def train(steps):
+        params = parameters([(7, 5), (5,)])
+        judge, optimizers = BatchJudge(params, window=20), OTHERS[name](params)
+        for step in steps:
+            give(params, step)
+            if judge.accepts():
+                for optimizer in optimizers:
+                    optimizer.step()
+        return params
+
+    met, spared = train(range(60)), train(step for step in range(60) if step not in BAD)
+    assert all(map(torch.equal, met, spared))
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_bit():
+    params = parameters()
+    judge = BatchJudge(params, window=20)
+    ask(judge, params, range(40))
+    resumed = BatchJudge(parameters(), window=20)
+    resumed.load_state_dict(deepcopy(judge.state_dict()))
+    others = [parameter for group in resumed.param_groups for parameter in group["params"]]
+    assert ask(judge, params, range(40, 60)) == ask(resumed, others, range(40, 60)) == [45]
+    assert torch.equal(judge.batch_statistics().level, resumed.batch_statistics().level)
+
+
+def test_a_monitor_watches_it():
+    model = torch.nn.Linear(3, 2)
+    judge = BatchJudge(model.named_parameters(), window=20)
+    monitor = Monitor(judge, model)
+    for step in range(60):
+        monitor.mark(f"batch {step}")
+        give(list(model.parameters()), step)
+        judge.accepts()
+    assert {batch.mark for batch in monitor.aberrant(2)} == {f"batch {step}" for step in BAD}
+    assert "weight" in monitor.table()
+
+
+def test_scaled_gradients_are_judged_after_unscaling():
+    """As the page on it says: a change of the scaler's scale is no aberrant batch, an overflow is one."""
+    params = parameters([(7, 5), (5,)])
+    optimizer, judge = torch.optim.SGD(params, lr=0.01), BatchJudge(params, window=20)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=5)
+    refused = []
+    for step in range(60):
+        scaler.scale(torch.zeros(()))
+        give(params, step)
+        for parameter in params:
+            parameter.grad *= scaler.get_scale() if step != 50 else torch.inf
+        scaler.unscale_(optimizer)
+        if judge.accepts():
+            scaler.step(optimizer)
+        else:
+            refused.append(step)
+        scaler.update()
+    assert refused == [*BAD, 50]
+    assert scaler.get_scale() > 16.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda params: BatchJudge(params, lr=0.1), "unexpected keyword argument 'lr'"),
+        (lambda params: BatchJudge([{"params": params, "lr": 0.1}]), "lr must be 0: a BatchJudge moves no parameters"),
+        (lambda params: BatchJudge([{"params": params, "weight_decay": 0.1}]), "weight_decay must be 0"),
+        (lambda params: BatchJudge(params, eps=0.0), "eps"),
+        (lambda params: BatchJudge(params, window=3), "window"),
+    ],
+)
+def test_it_refuses_to_move_anything(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(parameters())
+
+
+def test_the_state_of_an_optimizer_that_moves_is_refused():
+    """A checkpoint of AdamW has its learning rate."""
+    params = parameters()
+    give(params, 0)
+    adamw = torch.optim.AdamW(params)
+    adamw.step()
+    judge = BatchJudge(params)
+    judge.load_state_dict(adamw.state_dict())
+    with pytest.raises(ValueError, match="a BatchJudge moves no parameters"):
+        judge.accepts()
+
+
+def test_its_averages_are_those_of_robust_adamw():
+    ours, theirs = parameters(dtype=torch.float64), parameters(dtype=torch.float64)
+    judge, optimizer = BatchJudge(ours, window=20), RobustAdamW(theirs, window=20)
+    for step in range(40):
+        give(ours, step)
+        give(theirs, step)
+        judge.accepts()
+        optimizer.step()
+    assert [parameter.shape for parameter in ours] == [torch.Size(shape) for shape in SHAPES]
+    for mine, other in zip(ours, theirs, strict=True):
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert measure_error(judge.state[mine][name], optimizer.state[other][name]) < 1e-12
