@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from math import inf, isfinite
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
@@ -84,9 +85,9 @@ class Run(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The validation loss, and the shares of bad and of good batches that were left out."""
+    """The validation loss, None if it is lost, and the shares of bad and of good batches that were left out."""
 
-    loss: float
+    loss: float | None
     bad_excluded: float | None
     good_excluded: float | None
 
@@ -119,7 +120,9 @@ def train(run: Run) -> Outcome:
                 optimizer.step()
     with torch.no_grad():
         loss = nn.functional.cross_entropy(model(test_inputs), test_targets).item()
-    return Outcome(loss, *(mean(left_out[bad]) if left_out[bad] else None for bad in (True, False)))
+    return Outcome(
+        loss if isfinite(loss) else None, *(mean(left_out[bad]) if left_out[bad] else None for bad in (True, False))
+    )
 
 
 def train_all(runs: Iterable[Run], jobs: int) -> dict[Run, Outcome]:
@@ -128,17 +131,21 @@ def train_all(runs: Iterable[Run], jobs: int) -> dict[Run, Outcome]:
         return dict(zip(runs, pool.map(train, runs), strict=True))
 
 
-def choose_rates(steps: int, jobs: int) -> tuple[dict[str, float], dict[str, dict[float, float]]]:
+def choose_rates(steps: int, jobs: int) -> tuple[dict[str, float], dict[str, dict[float, float | None]]]:
     """The best rate of each method on clean data, and the losses that tell so."""
     runs = [
         Run(name, lr, TUNING_SEED, 0.0, judged=False, steps=steps)
         for name, method in METHODS.items()
         for lr in method.rates
     ]
-    losses: dict[str, dict[float, float]] = {name: {} for name in METHODS}
+    losses: dict[str, dict[float, float | None]] = {name: {} for name in METHODS}
     for run, outcome in train_all(runs, jobs).items():
         losses[run.method][run.lr] = outcome.loss
-    return {name: min(found, key=found.__getitem__) for name, found in losses.items()}, losses
+
+    def rank(loss: float | None) -> float:
+        return inf if loss is None else loss
+
+    return {name: min(found, key=lambda lr: rank(found[lr])) for name, found in losses.items()}, losses
 
 
 def main() -> None:
@@ -164,7 +171,7 @@ def main() -> None:
     settings = {"steps": args.steps, "seeds": args.seeds, "share of bad batches": args.share}
     record = {"table": table, "settings": settings, "lr": rates, "tuning": tuning, **provenance("cpu")}
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "judged.json").write_text(json.dumps(record, indent=1) + "\n")
+    (args.out / "judged.json").write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
     for name, rows in table.items():
         for kind, columns in rows.items():
             losses = "  ".join(

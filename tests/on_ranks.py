@@ -534,3 +534,22 @@ def monitor_shards(rule):
     assert {batch.step: batch.mark for batch in monitor.aberrant(20)} == {
         batch.step: [2 * batch.step - 2, 2 * batch.step - 1] for batch in wanted.aberrant(20)
     }
+
+
+def judge_shards():
+    """A judge of shards says what one of whole tensors says, on all ranks, and moves none of them."""
+    tensors = parameters(SHAPES)
+    shards = [part.requires_grad_() for part in spread(tensors, mesh_of("fsdp"), "fsdp")]
+    before = [whole(part).detach().clone() for part in shards]
+    alone, judge = adaterm.BatchJudge(tensors, window=10), adaterm.BatchJudge(shards, window=10)
+    answers = []
+    for step in range(24):  # every fifth has far larger gradients
+        give_gradients(tensors, step)
+        for part, gradient in zip(shards, [tensor.grad for tensor in tensors], strict=True):
+            part.grad = part_of(gradient, part.device_mesh, part.placements)
+        if step == 17 and dist.get_rank() == 1:
+            shards[0].grad.to_local().fill_(torch.nan)  # of one tensor, on one rank
+        answers.append((alone.accepts(), judge.accepts()))
+    assert len({accepted for accepted, _ in answers}) == 2
+    assert all(mine == other for mine, other in answers)
+    assert all(torch.equal(whole(part), old) for part, old in zip(shards, before, strict=True))

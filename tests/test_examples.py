@@ -291,6 +291,33 @@ def test_the_monitors_page_has_what_was_measured_and_its_code_runs():
     assert f"<!-- cpu.step -->{demo['milliseconds']['alone']:.1f}<!-- -->" in page
 
 
+def format_judged(kinds):
+    """A method's row of the page on BatchJudge."""
+    losses = {
+        (kind, noise): np.array([run["loss"] for run in sorted(runs, key=lambda run: run["seed"])])
+        for kind, columns in kinds.items()
+        for noise, runs in columns.items()
+    }
+    cells = []
+    for noise in ("clean", "dirty"):
+        cells.append(f"{losses['alone', noise].mean():.3f}")
+        if "judged" not in kinds:
+            cells.append("-")
+            continue
+        apart = MEASURE.compare(losses["judged", noise], losses["alone", noise])
+        cells.append(f"{losses['judged', noise].mean():.3f}; {format_difference(apart, 1)}")
+    runs = kinds.get("judged", {}).get("dirty", [])
+    shares = [100.0 * np.mean([run[name] for run in runs]) for name in ("bad_excluded", "good_excluded") if runs]
+    return " | ".join([*cells, "; ".join(f"{share:.1f} %" for share in shares) or "-"])
+
+
+def test_the_page_on_batch_judge_has_what_was_measured_and_its_code_runs():
+    assert "tensors that stood out" in run_page("docs/batch_judge.md")
+    record = load("judged/judged.json")
+    shown = {f"judged.{name}": format_judged(kinds) for name, kinds in record["table"].items()}
+    assert_numbers("docs/batch_judge.md", shown | {"judged.seeds": str(record["settings"]["seeds"])})
+
+
 def test_the_tutorial_on_bad_data_has_what_was_found():
     page = (ROOT / "docs/finding_bad_data.md").read_text()
     for prefix, folder in (("", "find_bad_shards"), ("hard.", "find_bad_shards_scatter")):
@@ -319,7 +346,7 @@ def test_the_code_of_a_page_runs(page):
     assert {"index": "trust", "adaterm": "trust", "from_adam": "0.9"}[page] in run_page(f"docs/{page}.md")
 
 
-@pytest.mark.parametrize("module", ["adaterm.optimizers", "adaterm.monitor.monitor"])
+@pytest.mark.parametrize("module", ["adaterm.optimizers", "adaterm.judge", "adaterm.monitor.monitor"])
 def test_the_examples_of_the_reference_run(module):
     """And every optimizer has one."""
     imported = importlib.import_module(module)

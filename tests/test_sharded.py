@@ -15,6 +15,7 @@ from on_ranks import (
     compile_with_shards,
     follow,
     give_gradients_of_other_placements,
+    judge_shards,
     load_plain_state,
     meet_without_gradients,
     refuse_flat_parameters,
@@ -118,6 +119,11 @@ def test_asking_for_the_state_before_the_first_step_does_no_harm(ranks, name, op
 @either
 def test_awkward_use(ranks, rule, what):
     ranks.run(2, what, rule)
+
+
+def test_ranks_judge_alike(ranks):
+    """Else one would wait for another that steps alone."""
+    ranks.run(2, judge_shards)
 
 
 def test_what_one_rank_does_alone(ranks):
