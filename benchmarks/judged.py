@@ -85,9 +85,9 @@ class Run(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The validation loss, None if it is lost, and the shares of bad and of good batches that were left out."""
+    """The validation loss, infinite if it is lost, and the shares of bad and of good batches that were left out."""
 
-    loss: float | None
+    loss: float
     bad_excluded: float | None
     good_excluded: float | None
 
@@ -120,9 +120,8 @@ def train(run: Run) -> Outcome:
                 optimizer.step()
     with torch.no_grad():
         loss = nn.functional.cross_entropy(model(test_inputs), test_targets).item()
-    return Outcome(
-        loss if isfinite(loss) else None, *(mean(left_out[bad]) if left_out[bad] else None for bad in (True, False))
-    )
+    excluded = (mean(left_out[bad]) if left_out[bad] else None for bad in (True, False))
+    return Outcome(loss if isfinite(loss) else inf, *excluded)
 
 
 def train_all(runs: Iterable[Run], jobs: int) -> dict[Run, Outcome]:
@@ -131,21 +130,26 @@ def train_all(runs: Iterable[Run], jobs: int) -> dict[Run, Outcome]:
         return dict(zip(runs, pool.map(train, runs), strict=True))
 
 
-def choose_rates(steps: int, jobs: int) -> tuple[dict[str, float], dict[str, dict[float, float | None]]]:
+def choose_rates(steps: int, jobs: int) -> tuple[dict[str, float], dict[str, dict[float, float]]]:
     """The best rate of each method on clean data, and the losses that tell so."""
     runs = [
         Run(name, lr, TUNING_SEED, 0.0, judged=False, steps=steps)
         for name, method in METHODS.items()
         for lr in method.rates
     ]
-    losses: dict[str, dict[float, float | None]] = {name: {} for name in METHODS}
+    losses: dict[str, dict[float, float]] = {name: {} for name in METHODS}
     for run, outcome in train_all(runs, jobs).items():
         losses[run.method][run.lr] = outcome.loss
+    return {name: min(found, key=found.__getitem__) for name, found in losses.items()}, losses
 
-    def rank(loss: float | None) -> float:
-        return inf if loss is None else loss
 
-    return {name: min(found, key=lambda lr: rank(found[lr])) for name, found in losses.items()}, losses
+def spell(value: Any) -> Any:
+    """The same with None in place of losses that are lost, which JSON has no number for."""
+    if isinstance(value, dict):
+        return {name: spell(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return list(map(spell, value))
+    return None if value == inf else value
 
 
 def main() -> None:
@@ -171,7 +175,7 @@ def main() -> None:
     settings = {"steps": args.steps, "seeds": args.seeds, "share of bad batches": args.share}
     record = {"table": table, "settings": settings, "lr": rates, "tuning": tuning, **provenance("cpu")}
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "judged.json").write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    (args.out / "judged.json").write_text(json.dumps(spell(record), indent=1, allow_nan=False) + "\n")
     for name, rows in table.items():
         for kind, columns in rows.items():
             losses = "  ".join(
