@@ -291,21 +291,29 @@ def test_the_monitors_page_has_what_was_measured_and_its_code_runs():
     assert f"<!-- cpu.step -->{demo['milliseconds']['alone']:.1f}<!-- -->" in page
 
 
-def format_judged(kinds):
-    """A method's row of the page on BatchJudge."""
-    losses = {
+def read_judged(kinds):
+    """The losses of a method of the page on BatchJudge, alone or judged, on clean or dirty data, by seed."""
+    return {
         (kind, noise): np.array([run["loss"] for run in sorted(runs, key=lambda run: run["seed"])])
         for kind, columns in kinds.items()
         for noise, runs in columns.items()
     }
-    cells = []
+
+
+def compare_judged(losses, noise):
+    return MEASURE.compare(losses["judged", noise], losses["alone", noise])
+
+
+def format_judged(kinds):
+    """A method's row of that page."""
+    losses, cells = read_judged(kinds), []
     for noise in ("clean", "dirty"):
         cells.append(f"{losses['alone', noise].mean():.3f}")
-        if "judged" not in kinds:
+        if "judged" in kinds:
+            apart = format_difference(compare_judged(losses, noise), 1)
+            cells.append(f"{losses['judged', noise].mean():.3f}; {apart}")
+        else:
             cells.append("-")
-            continue
-        apart = MEASURE.compare(losses["judged", noise], losses["alone", noise])
-        cells.append(f"{losses['judged', noise].mean():.3f}; {format_difference(apart, 1)}")
     runs = kinds.get("judged", {}).get("dirty", [])
     shares = [100.0 * np.mean([run[name] for run in runs]) for name in ("bad_excluded", "good_excluded") if runs]
     return " | ".join([*cells, "; ".join(f"{share:.1f} %" for share in shares) or "-"])
@@ -315,7 +323,17 @@ def test_the_page_on_batch_judge_has_what_was_measured_and_its_code_runs():
     assert "tensors that stood out" in run_page("docs/batch_judge.md")
     record = load("judged/judged.json")
     shown = {f"judged.{name}": format_judged(kinds) for name, kinds in record["table"].items()}
-    assert_numbers("docs/batch_judge.md", shown | {"judged.seeds": str(record["settings"]["seeds"])})
+    losses = {name: read_judged(kinds) for name, kinds in record["table"].items()}
+    ahead = MEASURE.compare(losses["Muon with AdamW"]["judged", "dirty"], losses["RobustAdamW"]["alone", "dirty"])
+    shown |= {"judged.muon": format_difference(ahead, 1), "judged.seeds": str(record["settings"]["seeds"])}
+    assert_numbers("docs/batch_judge.md", shown)
+    for name in losses.keys() - {"RobustAdamW"}:  # as it says
+        clean, dirty = (compare_judged(losses[name], noise) for noise in ("clean", "dirty"))
+        assert clean.low < 0.0 < clean.high, name
+        assert dirty.high < 0.0, name
+        means = {place: values.mean() for place, values in losses[name].items()}
+        cost = {kind: means[kind, "dirty"] - means[kind, "clean"] for kind in ("alone", "judged")}
+        assert 0.2 < cost["judged"] / cost["alone"] < 0.3, name
 
 
 def test_the_tutorial_on_bad_data_has_what_was_found():
