@@ -326,6 +326,9 @@ def test_the_page_on_batch_judge_has_what_was_measured_and_its_code_runs():
     losses = {name: read_judged(kinds) for name, kinds in record["table"].items()}
     ahead = MEASURE.compare(losses["Muon with AdamW"]["judged", "dirty"], losses["RobustAdamW"]["alone", "dirty"])
     shown |= {"judged.muon": format_difference(ahead, 1), "judged.seeds": str(record["settings"]["seeds"])}
+    clean = [kinds["judged"]["clean"] for kinds in record["table"].values() if "judged" in kinds]
+    refused = sorted(100.0 * np.mean([run["good_excluded"] for run in runs]) for runs in clean)
+    shown["judged.refused"] = f"{refused[0]:.1f} to {refused[-1]:.1f} %"
     assert_numbers("docs/batch_judge.md", shown)
     for name in losses.keys() - {"RobustAdamW"}:  # as it says
         clean, dirty = (compare_judged(losses[name], noise) for noise in ("clean", "dirty"))

@@ -3,12 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch.optim.optimizer import ParamsT
+import torch
+from torch.optim.optimizer import ParamsT, StateDict
 
 from adaterm.checks import require
 from adaterm.optimizers import RobustAdamW
 from adaterm.options import Common
 from adaterm.rules import Rule
+
+_FIXED = {
+    **{"lr": 0, "weight_decay": 0, "max_norm": None},
+    **dict.fromkeys(("maximize", "differentiable", "stochastic_rounding"), False),
+}
+"""Options of RobustAdamW that a judge has not, as it moves nothing."""
 
 
 class BatchJudge(RobustAdamW):
@@ -16,8 +23,8 @@ class BatchJudge(RobustAdamW):
 
     Ask `accepts()` before each step of the optimizer, and step only if the answer is True: a batch whose gradients are
     far from what is usual is then left out, as RobustAdamW leaves it out. The judge keeps the two averages that
-    RobustAdamW keeps, so it takes as much memory as AdamW's state. It judges whole batches, and has no part in the
-    steps: tensors have no weights there, and nothing is clipped.
+    RobustAdamW keeps, in as much memory. It judges whole batches, and has no part in the steps: tensors have no weights
+    there, and nothing is clipped. So it refuses a batch with any gradient that is not finite.
 
     Args:
         params: what the optimizers move: parameters, named parameters or parameter groups.
@@ -25,12 +32,11 @@ class BatchJudge(RobustAdamW):
         eps: added to the denominator.
         dof: degrees of freedom of a tensor's weights in the judge's own averages. inf switches the weights off.
         window: how many of the last batches tell what is usual. Before there are so many, every batch is accepted
-            unless none of its gradients is finite.
+            whose gradients are finite.
         threshold: z-score above which a batch is not accepted. inf accepts all whose gradients are finite.
         minority: if at least this share of the batches of about four windows is near the threshold, or beyond, they
             are a kind of their own, and accepted.
         foreach: run over lists of tensors; None does so on an accelerator, as in torch.
-        capturable: keep the step count on the device.
         fused: run one kernel over all tensors: Triton's on a GPU, Numba's on a CPU. None chooses them where available.
 
     Examples:
@@ -55,7 +61,6 @@ class BatchJudge(RobustAdamW):
         threshold: float = 3.0,
         minority: float = 0.25,
         foreach: bool | None = None,
-        capturable: bool = False,
         fused: bool | None = None,
     ) -> None:
         super().__init__(
@@ -69,15 +74,24 @@ class BatchJudge(RobustAdamW):
             threshold=threshold,
             minority=minority,
             foreach=foreach,
-            capturable=capturable,
             fused=fused,
         )
 
     def _check_options(self, group: Mapping[str, Any]) -> tuple[Rule, Common]:
         checked = super()._check_options(group)
-        for name in ("lr", "weight_decay"):
-            require(float(group[name]) == 0.0, name, group[name], "0: a BatchJudge moves no parameters")
+        _refuse_moves(group, "a BatchJudge moves no parameters")
+        for name in ("threshold", "minority"):
+            for other in self.param_groups:
+                allowed = f"{other.get(name)} as in the other groups: a batch gets one answer"
+                require(other.get(name, group[name]) == group[name], name, group[name], allowed)
         return checked
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load the state of a judge; that of an optimizer, which moves parameters, is refused."""
+        if isinstance(state_dict, Mapping):
+            for group in state_dict.get("param_groups", []):
+                _refuse_moves(group, "this is the state of an optimizer, and not of a BatchJudge")
+        super().load_state_dict(state_dict)
 
     def accepts(self) -> bool:
         """Judge the gradients that are there, and remember what is usual: False if the batch is to be left out.
@@ -86,4 +100,14 @@ class BatchJudge(RobustAdamW):
         ranks that share parameters, or have the same ones. On a GPU this waits for the answer.
         """
         self.step()
-        return not bool(self.batch_statistics().trust < 0.5)  # NaN, and accepted, where there is nothing to judge
+        _, tables, verdict = self.tell_last_step()
+        if verdict is None:  # there are no gradients
+            return True
+        farthest = torch.stack([table[0].max().to(verdict) for table in tables])  # infinite if a gradient is not finite
+        return bool((verdict[2] >= 0.5) & farthest.isfinite().all())
+
+
+def _refuse_moves(group: Mapping[str, Any], why: str) -> None:
+    for name, value in _FIXED.items():
+        found = group.get(name, value)
+        require(found == value, name, found, f"{value}: {why}")

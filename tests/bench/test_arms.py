@@ -242,7 +242,21 @@ def test_muon_takes_the_matrices_of_hidden_layers():
         make("Muon", ResNet18(10, 8).named_parameters())
 
 
-@pytest.mark.parametrize("name", ["SkipStepAdamW", "Muon"])
+def test_a_judged_muon_leaves_a_batch_out():
+    lesson = Lesson()
+    optimizer = make("Muon (judged)", lesson.network.named_parameters())
+    lesson.learn(optimizer, 20)
+    before = lesson.weights()
+    lesson.measure().backward()
+    lesson.network.head.weight.grad[0, 0] = torch.nan
+    optimizer.step()
+    assert torch.equal(lesson.weights(), before)
+    assert optimizer.observe().trust == 1.0  # of what is finite: too few batches are known to distrust it
+    lesson.learn(optimizer, 1)
+    assert not torch.equal(lesson.weights(), before)
+
+
+@pytest.mark.parametrize("name", ["SkipStepAdamW", "Muon", "Muon (judged)"])
 def test_a_checkpoint_goes_on(name):
     one, other = Lesson(), Lesson()
     optimizer = make(name, one.network.named_parameters())

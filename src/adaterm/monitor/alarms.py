@@ -17,10 +17,11 @@ SETTLED = 500  # steps before it counts: AdaTerm begins with little trust
 
 
 class Alarms:
-    """What was warned of."""
+    """What was warned of; a judge clips nothing itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, clips: bool = True) -> None:
         self._given: set[str] = set()
+        self._clips = clips
 
     def check(self, history: History, names: list[str], precision: float) -> None:
         """Look at the last steps, as many as the window has; nothing is said before there are so many.
@@ -80,8 +81,9 @@ class Alarms:
 
     def warn_of_clipping(self, what: str, remedy: str) -> None:
         """Say that gradients are clipped before batches are judged, by whom, and what to do instead."""
-        hides = "before optimizer.step(), which hides what batches are judged by"
-        self._warn("clipping", f"{what} {hides}. {remedy}: it clips after it has judged")
+        place = "optimizer.step()" if self._clips else "judge.accepts()"
+        advice = f"{remedy}: it clips after it has judged" if self._clips else f"Clip after {place}"
+        self._warn("clipping", f"{what} before {place}, which hides what batches are judged by. {advice}")
 
     def _warn(self, kind: str, message: str) -> None:
         if kind not in self._given:

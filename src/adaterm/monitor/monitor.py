@@ -79,7 +79,7 @@ class Monitor:
         self._marks: dict[int, Any] = {}
         self._mark = self._gathered = 0  # the numbers of the last one, and of the last that is known to all ranks
         self._retired: list[Ring] = []
-        self._alarms, self._checked = Alarms(), 0
+        self._alarms, self._checked = Alarms(clips=not hasattr(optimizer, "accepts")), 0
         self._begin(count_steps(optimizer))
         self._stop = optimizer.add_watcher(self._observe)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaterm_bench.arena.finals import BASELINE, ORACLE, ORDER, OURS, VARIANTS
+from adaterm_bench.arena.finals import BASELINE, CLIPPED, JUDGED, ORACLE, ORDER, OUR_ARMS, OURS
 from adaterm_bench.arena.measure import Measure
 from adaterm_bench.arena.protocol import Choice
 from adaterm_bench.reporting.figures import place_names
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OUR_LOOKS = {
-    VARIANTS[0]: Look("#d55e00", "solid", "o"),
-    VARIANTS[1]: Look("#e69f00", (0, (5, 1.5)), "s"),
-    VARIANTS[2]: Look("#6e8b2f", "solid", "X"),  # as Muon, and darker
+    OURS: Look("#d55e00", "solid", "o"),
+    CLIPPED: Look("#e69f00", (0, (5, 1.5)), "s"),
+    JUDGED: Look("#6e8b2f", "solid", "X"),  # as Muon, and darker
 }
 MUTED = ("#6b8fc2", "#5fa08f", "#a481b5", "#8b93a1", "#8fa357", "#c17f92", "#5ba3b8")  # seen on light and dark pages
 EDGE = "Crosses at the edge: worse than the figure shows, or lost."
@@ -67,7 +67,7 @@ def draw_against_share(values: Mapping[str, Mapping[float, Values]], measure: Me
         limits = _find_limits([point for line in points.values() for point in line.values()], measure, WHOLE)
         axes.set_ylim(*limits)
         ends = {}
-        for method in sorted(values, key=lambda name: name in VARIANTS):  # ours on top
+        for method in sorted(values, key=lambda name: name in OUR_ARMS):  # ours on top
             _draw_line(axes, method, points[method])
             places = [_place_inside(point.estimate, limits) for point in points[method].values()]
             if max(points[method]) == shares[-1]:
@@ -80,7 +80,7 @@ def draw_against_share(values: Mapping[str, Mapping[float, Values]], measure: Me
 
 
 def _draw_line(axes: "Axes", method: str, points: Mapping[float, Interval]) -> None:
-    look, ours, limits = choose_arm_look(method), method in VARIANTS, axes.get_ylim()
+    look, ours, limits = choose_arm_look(method), method in OUR_ARMS, axes.get_ylim()
     x, y = np.array(list(points)), np.array([point.estimate for point in points.values()])
     low, high = (np.clip([point[end] for point in points.values()], *limits) for end in (1, 2))
     known = np.array([point.seeds > 2 and isfinite(point.low) for point in points.values()])  # two seeds say little
@@ -125,13 +125,13 @@ def draw_by_noise(values: Mapping[str, Mapping[str, Values]], measure: Measure) 
         panels[0].set_yticks(range(len(methods)), methods, fontsize=8.0)
         panels[0].set_ylim(len(methods) - 0.5, -0.5)
         for label, method in zip(panels[0].get_yticklabels(), methods, strict=True):
-            label.set_fontweight("bold" if method in VARIANTS else "normal")
+            label.set_fontweight("bold" if method in OUR_ARMS else "normal")
         figure.text(0.62, 0.08 / height, measure.label, ha="center", fontsize=9.5)
     return figure
 
 
 def _draw_point(panel: "Axes", method: str, row: int, point: Interval) -> None:
-    look, ours, limits = choose_arm_look(method), method in VARIANTS, panel.get_xlim()
+    look, ours, limits = choose_arm_look(method), method in OUR_ARMS, panel.get_xlim()
     inside = limits[0] <= point.estimate <= limits[1]
     if inside and isfinite(point.low):
         ends = np.clip([point.low, point.high], *limits)
@@ -161,7 +161,7 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
         for panel in panels.flat[len(choices) :]:
             panel.set_visible(False)
         for place, (method, choice) in enumerate(choices.items()):
-            panel, colour, ours = panels.flat[place], choose_arm_look(method).colour, method in VARIANTS
+            panel, colour, ours = panels.flat[place], choose_arm_look(method).colour, method in OUR_ARMS
             panel.set_xscale("log")
             panel.set_ylim(*limits)
             panel.set_xticks(ticks, [f"{tick:.0e}".replace("e-0", "e\u2212") for tick in ticks])
@@ -244,7 +244,7 @@ def _place_inside(value: float, limits: tuple[float, float]) -> float:
 def _name_ends(axes: "Axes", x: float, ends: Mapping[str, float]) -> None:
     """Each method's name beside the end of its line."""
     for method, end, place in place_names(axes, x, ends, room=1.05, limit=1.01):
-        look, ours = choose_arm_look(method), method in VARIANTS
+        look, ours = choose_arm_look(method), method in OUR_ARMS
         style: dict[str, Any] = {"color": look.colour, "transform": axes.transAxes, "clip_on": False}
         width = 2.2 if ours else 1.1
         axes.plot([1.0, 1.045, 1.1], [end, place, place], linewidth=width, linestyle=look.dash, **style)

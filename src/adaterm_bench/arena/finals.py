@@ -15,12 +15,13 @@ from adaterm_bench.reporting.statistics import correct_by_holm, rank_values, wit
 
 OURS = "RobustAdamW"
 JUDGED = "Muon (judged)"
-VARIANTS = (OURS, "RobustAdamW (clipped)", JUDGED)
+CLIPPED = "RobustAdamW (clipped)"
+OUR_ARMS = (OURS, CLIPPED, JUDGED)
 BASELINE = "AdamW (clipped)"
 ORACLE = "Oracle"
 ORDER = (
     *("AdamW", BASELINE, "SkipStepAdamW", "ZClip", "ZClip (alone)", "AdaGC", "Stable-SPAM", "StableAdamW", "ADOPT"),
-    *("Lion", "Schedule-Free AdamW", "Muon", "t-Adam", "AdaTerm", "AdaTerm (gradient init)", *VARIANTS, ORACLE),
+    *("Lion", "Schedule-Free AdamW", "Muon", "t-Adam", "AdaTerm", "AdaTerm (gradient init)", *OUR_ARMS, ORACLE),
 )
 """How methods are listed; variants with options come before the oracle, and others last. Reports do not import the arms
 themselves, which need torch."""
@@ -172,7 +173,7 @@ def compare_column(finals: Finals, measure: Measure, noise: str, methods: Sequen
     behind, chances = compare(best)
     shown = [method for method, chance in chances.items() if chance < 0.05 and behind[method].seeds >= LEAST]
     if ahead := [method for method in shown if behind[method].estimate < 0.0]:
-        best = min(ahead, key=lambda method: costs[method])
+        best = min(ahead, key=lambda method: behind[method].estimate)
         behind, chances = compare(best)
     tied = frozenset(
         method

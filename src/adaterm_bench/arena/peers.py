@@ -131,6 +131,16 @@ class JudgedMuonWithAdamW(MuonWithAdamW):
             super().step()
         return loss
 
+    def state_dict(self) -> dict[str, Any]:
+        """Of both, and of the judge."""
+        return {**super().state_dict(), "judge": self.judge.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from such a state."""
+        own = dict(state_dict)
+        self.judge.load_state_dict(own.pop("judge"))
+        super().load_state_dict(own)
+
     def observe(self) -> Observed:
         """Of the last batch."""
         return _observe_batch(self.judge)
