@@ -479,19 +479,27 @@ def list_left_out():
     return [it for it in results if it.trial.key not in kept]
 
 
+REPEATED = (
+    {3: "threshold 3, least spread 0.35", 4: "as it is"},
+    {11: "the level is judged from 100 values on", 12: "as it is"},
+)
+"""Two files of results/robust_variants that have the same variant, and its names there."""
+
+
+def read_variants(file):
+    return json.loads((ROOT / f"results/robust_variants/{file}.json").read_text())["variants"]
+
+
 def read_repeats():
     """How far two runs of one seed and one version were apart, in per cent, by noise."""
-    names = {3: "threshold 3, least spread 0.35", 4: "as it is"}
-    first, second = (
-        {
-            (run["noise"], run["seed"]): run["loss"]
-            for run in json.loads((ROOT / f"results/robust_variants/{file}.json").read_text())["variants"][name]["runs"]
-        }
-        for file, name in names.items()
-    )
     apart = {}
-    for place in first.keys() & second.keys():
-        apart.setdefault(place[0], []).append(100.0 * abs(second[place] / first[place] - 1.0))
+    for names in REPEATED:
+        first, second = (
+            {(run["noise"], run["seed"]): run["loss"] for run in read_variants(file)[name]["runs"]}
+            for file, name in names.items()
+        )
+        for place in first.keys() & second.keys():
+            apart.setdefault(place[0], []).append(100.0 * abs(second[place] / first[place] - 1.0))
     return apart
 
 

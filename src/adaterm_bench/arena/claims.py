@@ -106,7 +106,7 @@ def _claim_columns(finals: Finals, measure: Measure) -> list[Claim]:
         f"ahead, by Holm's correction, or has fewer than {LEAST} of them and leads by more than {EQUAL:g} "
         f"{measure.unit}. The interval goes from the columns in which it is also at most {EQUAL:g} {measure.unit} "
         "behind every peer, by the upper end of the interval, to those in which it is not shown to be behind. Its own "
-        "variants are no peers."
+        "variants, and other methods with its judgement, are no peers."
     )
     what = "columns in which it is best or tied"
     return [Claim(text, what, won, proven, count - lost, bound=wanted - 0.5, note=note)]
