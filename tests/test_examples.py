@@ -330,6 +330,8 @@ def format_judged(kinds):
 
 
 def test_the_page_on_batch_judge_has_what_was_measured_and_its_code_runs():
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("torch has Muon since 2.9")
     assert "tensors that stood out" in run_page("docs/batch_judge.md")
     record = load("judged/judged.json")
     shown = {f"judged.{name}": format_judged(kinds) for name, kinds in record["table"].items()}

@@ -251,7 +251,7 @@ MISTAKES = {
     "a monitor of another optimizer": (
         lambda: Monitor(torch.optim.AdamW(model().parameters())),
         TypeError,
-        r"a Monitor watches an optimizer of adaterm, not AdamW: RobustAdamW\(dof=inf, threshold=inf\) is AdamW",
+        r"a Monitor watches an optimizer of adaterm, not AdamW: watch a BatchJudge beside it",
     ),
     "a monitor of a model": (
         lambda: Monitor(model(), RobustAdamW(model().parameters())),

@@ -1,14 +1,14 @@
 """RobustAdamW's judgement of batches, for any optimizer."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.optim.optimizer import ParamsT, StateDict
 
 from adaterm.checks import require
 from adaterm.optimizers import RobustAdamW
-from adaterm.options import Common
+from adaterm.options import Common, warn_user
 from adaterm.rules import Rule
 
 _FIXED = {
@@ -93,15 +93,23 @@ class BatchJudge(RobustAdamW):
                 _refuse_moves(group, "this is the state of an optimizer, and not of a BatchJudge")
         super().load_state_dict(state_dict)
 
+    def step(self, closure: Any = None) -> NoReturn:
+        """A judge takes no steps: this raises."""
+        raise RuntimeError("a BatchJudge takes no steps: ask judge.accepts(), and step the optimizer if it is True")
+
+    step.hooked = True  # type: ignore[attr-defined]  # or torch would wrap it, and accepts() would call no hooks
+
     def accepts(self) -> bool:
         """Judge the gradients that are there, and remember what is usual: False if the batch is to be left out.
 
         Ask once for each step of the optimizer, after backward and before anything clips. The answer is the same on all
         ranks that share parameters, or have the same ones. On a GPU this waits for the answer.
         """
-        self.step()
+        super().step()
         _, tables, verdict = self.tell_last_step()
-        if verdict is None:  # there are no gradients
+        if verdict is None:
+            if all(parameter.grad is None for group in self.param_groups for parameter in group["params"]):
+                warn_user("BatchJudge.accepts() found no gradients to judge: ask after backward, and before zero_grad")
             return True
         farthest = torch.stack([table[0].max().to(verdict) for table in tables])  # infinite if a gradient is not finite
         return bool((verdict[2] >= 0.5) & farthest.isfinite().all())

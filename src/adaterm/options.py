@@ -35,6 +35,8 @@ _ABSENT = {
     "decoupled_weight_decay": "its weight decay is decoupled in any case",
     "init_scale": "only AdaTerm has it; other scales begin with the first gradient",
     "max_norm": "it does not clip. Call clip_grad_norm_ before the step, or use RobustAdamW",
+    "lr": "it moves nothing. The learning rate belongs to the optimizer beside it",
+    "weight_decay": "it moves nothing. Weight decay belongs to the optimizer beside it",
 }
 """Why some optimizers lack an option, or what to do instead."""
 
@@ -120,6 +122,8 @@ def list_parameters(optimizer: str, params: Any) -> Any:
     """Parameters or groups as a list; what cannot be one raises, or is for torch to refuse."""
     if isinstance(params, torch.nn.Module):
         raise TypeError(f"{optimizer} takes parameters, not a module: pass model.parameters()")
+    if isinstance(params, torch.optim.Optimizer):
+        raise TypeError(f"{optimizer} takes parameters, not another optimizer: pass model.parameters()")
     if isinstance(params, Mapping):
         raise TypeError(f"{optimizer} takes parameters, or a list of groups, not a dict: pass model.parameters()")
     if isinstance(params, Iterator):

@@ -243,7 +243,8 @@ def format_findings(
     layers = sum_up_layers(history, names)
     width = max(map(len, ("tensor", *layers)))
     shown = "the least trusted first" if len(layers) <= count else f"the {count} least trusted"
-    lines += ["", f"{len(layers):,} tensors had gradients; {shown}"]
+    tensors = "tensor" if len(layers) == 1 else "tensors"
+    lines += ["", f"{len(layers):,} {tensors} had gradients; {shown}"]
     lines.append(f"{'tensor':{width}}  {'steps':>7}  distrusted  not finite  mean trust  least trust     dof")
     for name, layer in sorted(layers.items(), key=lambda item: (-item[1].nonfinite, item[1].mean_trust))[:count]:
         counts = f"{layer.steps:7,}  {layer.distrusted:10,}  {layer.nonfinite:10,}"

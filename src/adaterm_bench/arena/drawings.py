@@ -170,13 +170,17 @@ def draw_sensitivity(choices: Mapping[str, Choice], measure: Measure) -> "Figure
             panel.tick_params(axis="x", labelsize=6.0)  # clear of its neighbours' labels
             panel.tick_params(axis="x", which="minor", length=0)
             panel.grid(axis="y")
-            panel.set_title(method, fontsize=7.5, fontweight="bold" if ours else "normal", pad=6.0)
+            size = 7.5 if len(method) < 20 else 6.5  # of names as long as a panel is wide
+            panel.set_title(method, fontsize=size, fontweight="bold" if ours else "normal", pad=6.0)
             if BASELINE in choices and method != BASELINE:
                 _draw_rates(panel, choices[BASELINE], measure, color=MUTED[3], alpha=0.45, linewidth=1.0)
             _draw_rates(panel, choice, measure, color=colour, linewidth=2.2 if ours else 1.5, marker=".")
             if choice.rate is not None:
                 best = measure.scale * choice.outcomes[choice.rate]
-                panel.plot(choice.rate, _place_inside(best, limits), "o", color=colour, markersize=5.5, clip_on=False)
+                inside = _place_inside(best, limits)
+                panel.plot(
+                    choice.rate, inside, "o" if inside == best else "X", color=colour, markersize=5.5, clip_on=False
+                )
         figure.text(0.54, 0.08 / height, "learning rate", ha="center", fontsize=9.5)
         label = measure.label if rows > 1 else fill(measure.label, 20)  # as long as a single row is high
         figure.text(0.012, 0.54, label, va="center", rotation="vertical", fontsize=9.5 if rows > 1 else 8.0)
