@@ -406,6 +406,24 @@ def test_the_page_on_reinforcement_learning_has_the_returns_on_ant(stored):
     assert min(returns["rl.adaptive-tuned.AdaTerm"]) > 2.0 * ours["rl.specified.AdaTerm"]
 
 
+def test_the_page_on_reinforcement_learning_has_the_returns_at_the_papers_learning_rate(stored):
+    """With as many episodes, and the adaptive threshold: all walk."""
+    page, returns = " ".join((ROOT / "docs/rl.md").read_text().split()), {}
+    for result in stored["rl"]:
+        condition = result.trial.condition
+        if condition["variant"] == "adaptive-tuned" and len(result.outcome["returns"]) == 2000:
+            assert (condition["task"], condition["choices"]["lr"]) == ("Ant", 1e-4)
+            returns.setdefault(result.trial.method, {})[result.trial.seed] = result.outcome["return"]
+    assert min(min(seeds.values()) for seeds in returns.values()) > 3000.0
+    told = ("AdaTerm", "Adam", "t-Adam")
+    assert all(sorted(returns[method]) == [0, 1, 2] for method in told)
+    means = {method: np.mean([*seeds.values()]) for method, seeds in returns.items()}
+    shown = {f"long.{method}": f"{means[method]:,.0f}" for method in told}
+    shown["long.ratio"] = f"{means['Adam'] / means['AdaTerm']:.2f}"
+    for name, number in shown.items():
+        assert f"<!-- {name} -->{number}<!-- -->" in page, (name, number)
+
+
 def test_the_page_on_reinforcement_learning_says_that_adam_walks(stored):
     """With every seed, and by how much of AdaTerm's return: the claim that it fails is refuted."""
     page = " ".join((ROOT / "docs/rl.md").read_text().split())
