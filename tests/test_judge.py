@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from catalogue import ENGINES, SHAPES, measure_error, parameters
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from adaterm import BatchJudge, Monitor, RobustAdamW
 
@@ -133,6 +134,18 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit():
     others = [parameter for group in resumed.param_groups for parameter in group["params"]]
     assert ask(judge, params, range(40, 60)) == ask(resumed, others, range(40, 60)) == [45]
     assert torch.equal(judge.batch_statistics().level, resumed.batch_statistics().level)
+
+
+def test_torchs_checkpoints_bring_it_back():
+    """They step a fresh optimizer with gradients of 0, to have state to load into."""
+    models = [torch.nn.Linear(4, 3) for _ in range(2)]
+    judges = [BatchJudge(model.parameters(), window=20) for model in models]
+    params = [list(model.parameters()) for model in models]
+    ask(judges[0], params[0], range(40))
+    saved = deepcopy(get_optimizer_state_dict(models[0], judges[0]))  # as from a file
+    set_optimizer_state_dict(models[1], judges[1], saved)
+    assert ask(judges[0], params[0], range(40, 60)) == ask(judges[1], params[1], range(40, 60)) == [45]
+    assert torch.equal(judges[0].batch_statistics().level, judges[1].batch_statistics().level)
 
 
 def test_a_monitor_watches_it():

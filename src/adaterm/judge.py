@@ -1,12 +1,13 @@
 """RobustAdamW's judgement of batches, for any optimizer."""
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT, StateDict
 
 from adaterm.checks import require
+from adaterm.engines.agreement import get_local_gradient
 from adaterm.optimizers import RobustAdamW
 from adaterm.options import Common, warn_user
 from adaterm.rules import Rule
@@ -93,9 +94,12 @@ class BatchJudge(RobustAdamW):
                 _refuse_moves(group, "this is the state of an optimizer, and not of a BatchJudge")
         super().load_state_dict(state_dict)
 
-    def step(self, closure: Any = None) -> NoReturn:
-        """A judge takes no steps: this raises."""
-        raise RuntimeError("a BatchJudge takes no steps: ask judge.accepts(), and step the optimizer if it is True")
+    def step(self, closure: Any = None) -> Any:
+        """A judge takes no steps: this raises, unless torch's checkpoints ask for state, with gradients of 0."""
+        params = [parameter for group in self.param_groups for parameter in group["params"]]
+        if self.state or any(bool(get_local_gradient(each).any()) for each in params if each.grad is not None):
+            raise RuntimeError("a BatchJudge takes no steps: ask judge.accepts(), and step the optimizer if it is True")
+        return super().step(closure)
 
     step.hooked = True  # type: ignore[attr-defined]  # or torch would wrap it, and accepts() would call no hooks
 
