@@ -24,8 +24,8 @@ class BatchJudge(RobustAdamW):
 
     Ask `accepts()` before each step of the optimizer, and step only if the answer is True: a batch whose gradients are
     far from what is usual is then left out, as RobustAdamW leaves it out. The judge keeps the two averages that
-    RobustAdamW keeps, in as much memory. It judges whole batches, and has no part in the steps: tensors have no weights
-    there, and nothing is clipped. So it refuses a batch with any gradient that is not finite.
+    RobustAdamW keeps, in as much memory. It judges whole batches, and has no part in the steps: it neither weighs nor
+    clips gradients there. So it refuses a batch with any gradient that is not finite.
 
     Args:
         params: what the optimizers move: parameters, named parameters or parameter groups.
