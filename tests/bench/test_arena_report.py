@@ -15,7 +15,7 @@ from bench_command import read_report
 
 from adaterm_bench.arena.arms import ARMS
 from adaterm_bench.arena.drawings import choose_arm_look
-from adaterm_bench.arena.finals import ORDER, select_finals
+from adaterm_bench.arena.finals import ORDER, is_ours, select_finals
 from adaterm_bench.arena.measure import format_difference
 from adaterm_bench.arena.protocol import RATES, TUNING_SEEDS
 from adaterm_bench.core.store import Store
@@ -457,15 +457,50 @@ def read_committed():
             means = [sum(outcome[name] for outcome in outcomes) / len(outcomes) for name in losses]
             shown[f"arena.{version}.{noise}"] = " and ".join(f"{mean:.{4 if mean < 1.0 else 3}f}" for mean in means)
     finals = select_finals(keep_newest_equations(Store(ROOT / "results/arena").results("language")), MEASURE, "bytes")
-    for peer, noise in (("Muon", "targets 20 %"), ("Muon", "clean"), ("SkipStepAdamW", "clean")):
-        apart = MEASURE.lag(*finals.pair("RobustAdamW", peer, noise, MEASURE.outcome))
-        shown[f"arena.behind.{peer}.{noise}"] = format_difference(apart)
+    for name, (method, rival) in PAIRS.items():
+        for noise in SOME:
+            pair = finals.pair(method, rival, noise, MEASURE.outcome)
+            shown[f"arena.{name}.{noise}"] = format_difference(MEASURE.lag(*pair))
+    for name in ("Muon", "Muon (judged)", "RobustAdamW"):
+        shown[f"arena.some.{name}"] = " | ".join(shown[f"arena.loss.{name}.{noise}"] for noise in SOME)
+    shown["arena.some.judged"] = " | ".join(shown[f"arena.judged.{noise}"] for noise in SOME)
+    shown |= read_images()
     mistaken = [it for it in left_out if it.trial.condition["lr"] != 3e-3 and it.trial.seed not in TUNING_SEEDS]
     return shown | {
         "arena.left out": str(len(left_out)),
         "arena.by mistake": str(len(mistaken)),
         **{f"arena.again.{noise}": f"{max(apart):.1f} %" for noise, apart in again.items()},
     }
+
+
+SOME = ("clean", "tokens 10 %", "targets 10 %", "targets 20 %", "targets 30 %")
+"""The noises that Muon was run with."""
+PAIRS = {
+    "behind.Muon": ("RobustAdamW", "Muon"),
+    "behind.SkipStepAdamW": ("RobustAdamW", "SkipStepAdamW"),
+    "judged": ("Muon (judged)", "Muon"),
+    "judged.ours": ("Muon (judged)", "RobustAdamW"),
+}
+"""Methods that the page compares over the seeds that both have."""
+
+
+def read_images():
+    """The numbers of the report's tables of images."""
+    section = images.section(keep_newest_equations(Store(ROOT / "results/arena").results("images")))
+    accuracies = find(section, "resnet18: test accuracy, %, rates tuned on clean data")
+    apart = find(section, "difference from AdamW (clipped), points")
+    shown = {}
+    for method, row in accuracies.items():
+        cells = [
+            f"{row[noise]}; {apart[method][noise]}" if method in apart else row[noise] for noise in NOISES["images"]
+        ]
+        shown[f"arena.images.row.{method}"] = " | ".join([row["seeds"], *cells])
+    judged = find(section, "good and bad batches, by noise")["RobustAdamW"]
+    for noise in ("labels 20 %", "frozen 10 %", "swapped 10 %"):
+        caught, _, auroc = judged[noise].split(" / ")
+        shown |= {f"arena.images.caught.{noise}": caught, f"arena.images.auroc.{noise}": auroc}
+    (least,) = {row["AUROC of the loss"] for row in find(section, "resnet18: good and bad batches").values()}
+    return shown | {"arena.images.auroc of the loss": least}
 
 
 VERSIONS = {"first": "559bec6a8568", "former": "82671915e890", "former clipped": "b7cc37328389"}
@@ -503,7 +538,7 @@ def read_repeats():
     return apart
 
 
-@pytest.mark.parametrize(("page", "least"), [("docs/arena.md", 30), ("README.md", 4)])
+@pytest.mark.parametrize(("page", "least"), [("docs/arena.md", 30), ("docs/batch_judge.md", 4), ("README.md", 4)])
 def test_pages_have_the_numbers_of_the_arena(page, least):
     text = " ".join((ROOT / page).read_text().split())
     there = re.findall(r"<!-- (arena\..*?) -->(.*?)<!-- -->", text)
@@ -519,7 +554,7 @@ def test_the_page_has_the_arenas_columns_and_says_what_they_decide():
     assert f"| method | seeds | {' | '.join(columns)} |" in page
     section = load_committed()
     assert [claim.verdict for claim in section.claims] == ["not reproduced"] + ["undecided"] * 7
-    for model, peer in (("bytes", "Muon"), ("words", "AdamW (clipped)"), ("large", "RobustAdamW")):
+    for model, peer in (("bytes", "Muon (judged)"), ("words", "AdamW (clipped)"), ("large", "RobustAdamW")):
         losses = find(section, f"{model}: validation loss, rates tuned on clean data")
         assert losses[peer]["clean"].endswith("★"), model
     shown = read_committed()
@@ -539,13 +574,23 @@ def test_the_page_has_the_arenas_columns_and_says_what_they_decide():
     large = {"clean": "open", "tokens 10 %": "open", "targets 20 %": "better"}
     assert {noise: decide(f"arena.large.from.RobustAdamW.{noise}") for noise in large} == large
     assert [decide(f"arena.from.Muon.{noise}") for noise in ("clean", "tokens 10 %", "targets 20 %")] == ["better"] * 3
-    behind = ("Muon.clean", "Muon.targets 20 %", "SkipStepAdamW.clean")
-    assert [decide(f"arena.behind.{name}") for name in behind] == ["worse", "better", "open"]
+    behind = [f"behind.{name}" for name in ("Muon.clean", "Muon.targets 20 %", "SkipStepAdamW.clean")]
+    assert [decide(f"arena.{name}") for name in behind] == ["worse", "better", "open"]
+    assert [decide(f"arena.behind.Muon.targets {share} %") for share in (10, 30)] == ["open"] * 2
+    few, none = ("targets 10 %", "targets 20 %"), ("clean", "tokens 10 %")
+    assert {decide(f"arena.judged.{noise}") for noise in few} == {"better"}
+    assert {decide(f"arena.judged.{noise}") for noise in (*none, "targets 30 %")} == {"open"}
+    assert {decide(f"arena.judged.ours.{noise}") for noise in (*none, *few)} == {"better"}
+    assert decide("arena.judged.ours.targets 30 %") == "open"
     losses = find(section, "bytes: validation loss, rates tuned on clean data")
     for method, lost in (("AdamW (clipped)", "5 of 5"), ("SkipStepAdamW", "4 of 4")):
         assert losses[method]["overflow 1 %"] == f"{lost} lost"
     means = {method: {noise: read_mean(row[noise]) for noise in row if row[noise]} for method, row in losses.items()}
-    peers = [method for method in means if method != "Oracle" and not method.startswith("RobustAdamW")]
+    runs = {
+        noise: {name: row[noise] for name, row in means.items() if noise in row and name != "Oracle"} for noise in told
+    }
+    assert {min(runs[noise], key=runs[noise].get) for noise in (*none, *few)} == {"Muon (judged)"}
+    peers = [method for method in means if method != "Oracle" and not is_ours(method)]
     assert {min(peers, key=lambda peer: means[peer][noise]) for noise in ("clean", "tokens 10 %")} == {"Muon"}
     assert all(means["RobustAdamW"]["targets 20 %"] < means[peer]["targets 20 %"] for peer in peers)
     others = [peer for peer in peers if peer != "Muon"]
@@ -554,6 +599,27 @@ def test_the_page_has_the_arenas_columns_and_says_what_they_decide():
     caught = find(section, "bytes: good and bad batches, by noise")["RobustAdamW"]
     shares = [float(caught[f"targets {share} %"].partition(" %")[0]) for share in (20, 30, 40)]
     assert shares[0] > 99.0 > 60.0 > shares[1] > shares[2]
+
+
+def test_the_page_says_what_images_decide():
+    """Nothing against AdamW with clipping, and what rates were tried."""
+    results = keep_newest_equations(Store(ROOT / "results/arena").results("images"))
+    section = images.section(results)
+    assert [claim.verdict for claim in section.claims] == ["undecided"] * 2
+    apart = find(section, "difference from AdamW (clipped), points")["RobustAdamW"]
+    for noise in NOISES["images"]:
+        low, high = re.search(r"\((.*) to (.*)\)", apart[noise]).groups()
+        assert low[0] + high[0] == "\u2212+", noise
+    accuracies = find(section, "resnet18: test accuracy, %, rates tuned on clean data")
+    assert accuracies["SkipStepAdamW"]["labels 20 %"].endswith("★")
+    assert {method: row["lr"] for method, row in accuracies.items()} == {
+        "AdamW (clipped)": "0.01",
+        "RobustAdamW": "0.01",
+        "SkipStepAdamW": "0.003",
+    }
+    rates = {it.trial.condition["lr"] for it in results}
+    assert rates == {3e-4, 1e-3, 3e-3, 1e-2}
+    assert len([it for it in results if it.trial.seed not in TUNING_SEEDS]) == 41
 
 
 def test_the_learning_rate_of_older_equations_was_the_best_of_those_that_were_run():
