@@ -1,9 +1,10 @@
-"""Measure what a BatchJudge does before other optimizers, on the demo's language model, with and without bad batches.
+"""Measure what judges do before other optimizers, on the demo's language model, with and without bad batches.
 
     python benchmarks/judged.py
 
 Each optimizer has the learning rate, of a grid, that is best for it on clean data and one seed; other seeds then learn
-with and without a judge, from the same batches. Writes results/judged/judged.json.
+without a judge, with one of gradients (BatchJudge) and with one of losses (LossJudge), from the same batches. Writes
+results/judged/judged.json.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import torch
 from provenance import provenance
 from torch import nn
 
-from adaterm import BatchJudge, RobustAdamW
+from adaterm import BatchJudge, LossJudge, RobustAdamW
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from demo import SEQUENCES, TUNING_SEED, Model, cut, load_text, pace
@@ -69,8 +70,9 @@ METHODS = {
     "Muon with AdamW": Method(make_muon, ADAPTIVE),
     "RobustAdamW": Method(make_robust, ADAPTIVE),
 }
-ALONE = ("RobustAdamW",)
-"""What judges by itself."""
+JUDGES = ("alone", "judged", "judged by loss")
+JUDGES_ITSELF = "RobustAdamW"
+"""What a BatchJudge would tell nothing new."""
 
 
 class Run(NamedTuple):
@@ -80,7 +82,7 @@ class Run(NamedTuple):
     lr: float
     seed: int
     share: float
-    judged: bool
+    judge: str
     steps: int
 
 
@@ -97,7 +99,8 @@ def train(run: Run) -> Outcome:
     torch.manual_seed(run.seed)
     method, model = METHODS[run.method], Model()
     optimizers = method.make(model, run.lr)
-    judge = BatchJudge(model.named_parameters()) if run.judged else None
+    batches = BatchJudge(model.named_parameters()) if run.judge == "judged" else None
+    losses = LossJudge() if run.judge == "judged by loss" else None
     text, validation = load_text()
     generator = torch.Generator().manual_seed(run.seed)
     test_inputs, test_targets = cut(validation, 128, torch.Generator().manual_seed(0))
@@ -107,9 +110,10 @@ def train(run: Run) -> Outcome:
         bad = bool(torch.rand((), generator=generator) < run.share)
         order = torch.randperm(len(targets), generator=generator)  # drawn also if not used: the same passages follow
         model.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets[order] if bad else targets).backward()
-        accepted = judge is None or judge.accepts()
-        if judge is not None:
+        loss = nn.functional.cross_entropy(model(inputs), targets[order] if bad else targets)
+        loss.backward()
+        accepted = (batches is None or batches.accepts()) and (losses is None or losses.accepts(loss))
+        if run.judge != "alone":
             left_out[bad].append(not accepted)
         if method.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), method.clip)
@@ -119,9 +123,9 @@ def train(run: Run) -> Outcome:
             if accepted:
                 optimizer.step()
     with torch.no_grad():
-        loss = nn.functional.cross_entropy(model(test_inputs), test_targets).item()
+        final = nn.functional.cross_entropy(model(test_inputs), test_targets).item()
     excluded = (mean(left_out[bad]) if left_out[bad] else None for bad in (True, False))
-    return Outcome(loss if isfinite(loss) else inf, *excluded)
+    return Outcome(final if isfinite(final) else inf, *excluded)
 
 
 def train_all(runs: Iterable[Run], jobs: int) -> dict[Run, Outcome]:
@@ -132,11 +136,7 @@ def train_all(runs: Iterable[Run], jobs: int) -> dict[Run, Outcome]:
 
 def choose_rates(steps: int, jobs: int) -> tuple[dict[str, float], dict[str, dict[float, float]]]:
     """The best rate of each method on clean data, and the losses that tell so."""
-    runs = [
-        Run(name, lr, TUNING_SEED, 0.0, judged=False, steps=steps)
-        for name, method in METHODS.items()
-        for lr in method.rates
-    ]
+    runs = [Run(name, lr, TUNING_SEED, 0.0, "alone", steps) for name, method in METHODS.items() for lr in method.rates]
     losses: dict[str, dict[float, float]] = {name: {} for name in METHODS}
     for run, outcome in train_all(runs, jobs).items():
         losses[run.method][run.lr] = outcome.loss
@@ -156,23 +156,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--share", type=float, default=0.2, help="of the batches that are bad")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.2, 0.3], help="of the batches that are bad")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--out", type=Path, default=Path("results/judged"))
     args = parser.parse_args()
     rates, tuning = choose_rates(args.steps, args.jobs)
     runs = [
-        Run(name, rates[name], seed, share, judged, args.steps)
+        Run(name, rates[name], seed, share, judge, args.steps)
         for name in METHODS
-        for judged in ((False,) if name in ALONE else (False, True))
-        for share in (0.0, args.share)
+        for judge in JUDGES
+        if (name, judge) != (JUDGES_ITSELF, "judged")
+        for share in (0.0, *args.shares)
         for seed in range(args.seeds)
     ]
     table: dict[str, Any] = {}
     for run, outcome in train_all(runs, args.jobs).items():
-        row = table.setdefault(run.method, {}).setdefault("judged" if run.judged else "alone", {})
-        row.setdefault("dirty" if run.share else "clean", []).append(outcome._asdict() | {"seed": run.seed})
-    settings = {"steps": args.steps, "seeds": args.seeds, "share of bad batches": args.share}
+        row = table.setdefault(run.method, {}).setdefault(run.judge, {})
+        row.setdefault(f"{100.0 * run.share:g} %", []).append(outcome._asdict() | {"seed": run.seed})
+    settings = {"steps": args.steps, "seeds": args.seeds}
     record = {"table": table, "settings": settings, "lr": rates, "tuning": tuning, **provenance("cpu")}
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "judged.json").write_text(json.dumps(spell(record), indent=1, allow_nan=False) + "\n")
@@ -181,7 +182,7 @@ def main() -> None:
             losses = "  ".join(
                 f"{column} {mean(run['loss'] for run in found):.4f}" for column, found in columns.items()
             )
-            print(f"{name:24} {kind:8} {losses}")
+            print(f"{name:24} {kind:14} {losses}")
 
 
 if __name__ == "__main__":

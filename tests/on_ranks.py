@@ -536,6 +536,21 @@ def monitor_shards(rule):
     }
 
 
+def judge_losses():
+    """Every rank has a loss of its own, and all get the answer that their mean gets; without a number all refuse."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    judge, alone = adaterm.LossJudge(window=10), adaterm.LossJudge(window=10, process_group=dist.new_group([0]))
+    answers, wanted = [], []
+    for step in range(24):
+        loss = (5.0 if step % 5 == 4 else 1.0) + 0.1 * rank
+        answers.append(judge.accepts(torch.tensor(torch.nan if (step, rank) == (17, 1) else loss)))
+        if rank == 0:
+            mean = loss + 0.1 * (world - 1) / 2
+            wanted.append(alone.accepts(torch.nan if step == 17 else mean))
+    assert not any(answers[step] for step in (14, 17, 19))
+    assert rank or answers == wanted
+
+
 def judge_shards():
     """A judge of shards says what one of whole tensors says, on all ranks, and moves none of them."""
     tensors = parameters(SHAPES)

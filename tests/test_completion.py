@@ -24,7 +24,7 @@ def test_an_editor_shows_options_and_documentation(name, text):
     names = [parameter.name for parameter in shown.params]
     assert names[: len(wanted)] == wanted
     assert shown.docstring(raw=True) == inspect.getdoc(described)
-    if name in ("AdaTerm", "BatchJudge", "RobustAdamW"):
+    if name in ("AdaTerm", "BatchJudge", "LossJudge", "RobustAdamW"):
         assert all(f"{option}: " in shown.docstring(raw=True) for option in wanted if option != "amsgrad")
     else:
         assert name == "Monitor" or {"fused", "maximize", "stochastic_rounding"} <= set(names)

@@ -39,7 +39,7 @@ LAYERS = [
     {"state"},
     {"optimizer"},
     {"optimizers", "monitor.ring"},
-    {"judge", "monitor.history"},
+    {"judge", "loss_judge", "monitor.history"},
     {"monitor.alarms", "monitor.drawing", "monitor.findings", "monitor.meter"},
     {"monitor.monitor"},
     {"monitor"},

@@ -15,6 +15,7 @@ from on_ranks import (
     compile_with_shards,
     follow,
     give_gradients_of_other_placements,
+    judge_losses,
     judge_shards,
     load_plain_state,
     meet_without_gradients,
@@ -124,6 +125,10 @@ def test_awkward_use(ranks, rule, what):
 def test_ranks_judge_alike(ranks):
     """Else one would wait for another that steps alone."""
     ranks.run(2, judge_shards)
+
+
+def test_ranks_judge_losses_alike(ranks):
+    ranks.run(2, judge_losses)
 
 
 def test_what_one_rank_does_alone(ranks):

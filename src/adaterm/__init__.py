@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "equations": ("BatchStatistics", "Statistics"),
     "judge": ("BatchJudge",),
+    "loss_judge": ("LossJudge",),
     "monitor": ("Monitor",),
     "optimizers": ("AdaBelief", "AdaTerm", "AtAdaBelief", "AtAdam", "RobustAdamW", "TAdaBelief", "TAdam"),
 }
@@ -17,6 +18,7 @@ if _typing.TYPE_CHECKING:  # the same names once more; `as` tells type checkers 
     from adaterm.equations import BatchStatistics as BatchStatistics
     from adaterm.equations import Statistics as Statistics
     from adaterm.judge import BatchJudge as BatchJudge
+    from adaterm.loss_judge import LossJudge as LossJudge
     from adaterm.monitor import Monitor as Monitor
     from adaterm.optimizers import AdaBelief as AdaBelief
     from adaterm.optimizers import AdaTerm as AdaTerm
