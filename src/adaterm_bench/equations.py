@@ -2,9 +2,10 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,8 +17,12 @@ from adaterm.torch_primitives import PRIMITIVES
 def hash_equations(optimizer: torch.optim.Optimizer) -> str:
     """Changes with the equations, the class and the defaults of an optimizer of ours."""
     assert isinstance(optimizer, RobustOptimizer)
-    equations_of_rule = write_equations(optimizer.rule_of().family)
-    content = f"{equations_of_rule} {type(optimizer).__name__} {sorted(optimizer.defaults.items())}"
+    return hash_method(optimizer.rule_of().family, type(optimizer).__name__, optimizer.defaults)
+
+
+def hash_method(family: str, name: str, defaults: Mapping[str, Any]) -> str:
+    """The same of anything that has a family's equations, a name and defaults."""
+    content = f"{write_equations(family)} {name} {sorted(defaults.items())}"
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

@@ -14,6 +14,7 @@ from adaterm_bench import equations
 from adaterm_bench.arena.arm import Recipe, inform, observe
 from adaterm_bench.arena.arms import ARMS, OURS, MissingError, find_arm, is_variant
 from adaterm_bench.arena.equations import name_equations
+from adaterm_bench.arena.finals import JUDGED_BY_LOSS
 from adaterm_bench.core.flags import UsageError
 from adaterm_bench.models.resnet import ResNet18
 from adaterm_bench.models.transformer import Sizes, make_transformer, measure_loss
@@ -21,7 +22,7 @@ from adaterm_bench.models.transformer import Sizes, make_transformer, measure_lo
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is_compiling|health_check)")  # which ADOPT calls by old names
 
 RECIPE = Recipe(betas=(0.9, 0.95), weight_decay=0.1, warm_up=10, steps=1 << 40)  # so many that no schedule shows
-STEPS, SPIKES, LR = 240, (123, 150, 215), 1e-2
+STEPS, SPIKES, FAR_LOSS, LR = 240, (123, 150, 215), 180, 1e-2
 MODULES = ("zclip", "pytorch_optimizer", "optimi", "adopt", "lion_pytorch", "schedulefree")
 
 
@@ -67,7 +68,7 @@ def draw_lecture(dtype=torch.float64):
     losses = (1.0 + 0.1 * torch.rand(STEPS, generator=generator)).tolist()
     for step in SPIKES:
         grads[step] = [1000.0 * gradient for gradient in grads[step]]
-    losses[180] = 9.0  # with an ordinary gradient
+    losses[FAR_LOSS] = 9.0  # with an ordinary gradient
     return begin, grads, losses
 
 
@@ -151,10 +152,12 @@ def test_what_stands_out_is_seen():
             continue
         if notes[0] is None:
             continue
-        signals, trusts = zip(*notes[: SPIKES[0] + 1], strict=True)
+        last = FAR_LOSS if name in JUDGED_BY_LOSS else SPIKES[0]
+        signals, trusts = zip(*notes[: last + 1], strict=True)
         assert signals[-1] > max(signals[-50:-1]), name
         assert 0.0 <= trusts[-1] <= 1.0, name
-        if name in ("SkipStepAdamW", "ZClip", "ZClip (alone)", "RobustAdamW", "RobustAdamW (clipped)", "Oracle"):
+        judges = ("SkipStepAdamW", "ZClip", "ZClip (alone)", "RobustAdamW", "RobustAdamW (clipped)", "Oracle")
+        if name in (*judges, *JUDGED_BY_LOSS):
             assert trusts[-1] < 0.1 < 0.9 < min(trusts[-20:-1]), name
 
 
@@ -256,7 +259,24 @@ def test_a_judged_muon_leaves_a_batch_out():
     assert not torch.equal(lesson.weights(), before)
 
 
-@pytest.mark.parametrize("name", ["SkipStepAdamW", "Muon", "Muon (judged)"])
+@pytest.mark.parametrize("name", JUDGED_BY_LOSS)
+def test_what_is_judged_by_loss_leaves_a_batch_out(name):
+    lesson = Lesson()
+    optimizer = make(name, lesson.network.named_parameters())
+    lesson.learn(optimizer, 20)
+    before = lesson.weights()
+    lesson.measure().backward()
+    optimizer.inform(torch.tensor(torch.nan), torch.tensor(False))
+    optimizer.step()
+    assert torch.equal(lesson.weights(), before)
+    assert optimizer.observe().trust == 0.0
+    lesson.learn(optimizer, 1)
+    assert not torch.equal(lesson.weights(), before)
+    with pytest.raises(RuntimeError, match="inform it of each batch"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["SkipStepAdamW", "Muon", "Muon (judged)", *JUDGED_BY_LOSS])
 def test_a_checkpoint_goes_on(name):
     one, other = Lesson(), Lesson()
     optimizer = make(name, one.network.named_parameters())

@@ -18,8 +18,10 @@ import torch
 
 from adaterm_bench.arena.arm import Arm, NamedParameters, Rate, Recipe
 from adaterm_bench.arena.peers import (
+    AdamWJudgedByLoss,
     ClippedAdamW,
     JudgedMuonWithAdamW,
+    MuonJudgedByLoss,
     MuonWithAdamW,
     NormWatching,
     ObservingAdaTerm,
@@ -232,6 +234,8 @@ ARMS: dict[str, Arm] = {
     "RobustAdamW": Arm(_make_robust, captured=True),
     "RobustAdamW (clipped)": Arm(partial(_make_robust, max_norm=1.0), captured=True),
     "Muon (judged)": Arm(partial(_make_muon, JudgedMuonWithAdamW), captured=False),
+    "AdamW (judged by loss)": Arm(partial(_make_adamw, AdamWJudgedByLoss), captured=False),
+    "Muon (judged by loss)": Arm(partial(_make_muon, MuonJudgedByLoss), captured=False),
     "Oracle": Arm(partial(_make_adamw, OracleAdamW), captured=True),
 }
 """Every arm under its name in reports and legends, in their order. Those with numbers that the host counts or looks at

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaterm_bench.arena.finals import BASELINE, CLIPPED, JUDGED, ORACLE, ORDER, OUR_ARMS, OURS
+from adaterm_bench.arena.finals import BASELINE, CLIPPED, JUDGED, JUDGED_BY_LOSS, ORACLE, ORDER, OUR_ARMS, OURS
 from adaterm_bench.arena.measure import Measure
 from adaterm_bench.arena.protocol import Choice
 from adaterm_bench.reporting.figures import place_names
@@ -28,6 +28,8 @@ OUR_LOOKS = {
     OURS: Look("#d55e00", "solid", "o"),
     CLIPPED: Look("#e69f00", (0, (5, 1.5)), "s"),
     JUDGED: Look("#6e8b2f", "solid", "X"),  # as Muon, and darker
+    JUDGED_BY_LOSS[0]: Look("#2f8f7f", (0, (5, 1.5)), "D"),
+    JUDGED_BY_LOSS[1]: Look("#4d6b1f", (0, (5, 1.5)), "P"),
 }
 MUTED = ("#6b8fc2", "#5fa08f", "#a481b5", "#8b93a1", "#8fa357", "#c17f92", "#5ba3b8")  # seen on light and dark pages
 EDGE = "Crosses at the edge: worse than the figure shows, or lost."

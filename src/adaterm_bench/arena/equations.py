@@ -1,21 +1,25 @@
 """Which equations and defaults a trial ran with: finished trials of others do not count as done, nor in a report."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from adaterm import BatchJudge
+from adaterm import BatchJudge, LossJudge
 from adaterm_bench.arena.arms import OURS, find_arm, is_variant, make_on_nothing
-from adaterm_bench.arena.finals import JUDGED
+from adaterm_bench.arena.finals import JUDGED, JUDGED_BY_LOSS
 from adaterm_bench.core.trial import EQUATIONS, Trial
-from adaterm_bench.equations import hash_equations
+from adaterm_bench.equations import hash_equations, hash_method
 
 
 def name_equations(method: str) -> str | None:
     """Changes with the equations and the defaults of an arm of ours; None for other methods, which are pinned."""
     if method == JUDGED:
         return hash_equations(BatchJudge([torch.zeros(1, requires_grad=True)]))
+    if method in JUDGED_BY_LOSS:
+        options = inspect.signature(LossJudge).parameters.values()
+        return hash_method("robust_adam", "LossJudge", {option.name: option.default for option in options})
     return hash_equations(make_on_nothing(find_arm(method))) if method in OURS or is_variant(method) else None
 
 

@@ -14,9 +14,10 @@ from adaterm_bench.reporting.intervals import Interval, Values
 from adaterm_bench.reporting.statistics import correct_by_holm, rank_values, with_worst
 
 OURS = "RobustAdamW"
-JUDGED = "Muon (judged)"
 CLIPPED = "RobustAdamW (clipped)"
-OUR_ARMS = (OURS, CLIPPED, JUDGED)
+JUDGED = "Muon (judged)"
+JUDGED_BY_LOSS = ("AdamW (judged by loss)", "Muon (judged by loss)")
+OUR_ARMS = (OURS, CLIPPED, JUDGED, *JUDGED_BY_LOSS)
 BASELINE = "AdamW (clipped)"
 ORACLE = "Oracle"
 ORDER = (
@@ -93,7 +94,7 @@ class Column(NamedTuple):
 
 def is_ours(method: str) -> bool:
     """Whether this is RobustAdamW, a variant of it, or another method with its judgement."""
-    return method == JUDGED or method.partition(" ")[0] == OURS
+    return method in OUR_ARMS or method.partition(" ")[0] == OURS
 
 
 def order_methods(methods: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
-from adaterm import AdaTerm, BatchJudge, RobustAdamW, TAdam
+from adaterm import AdaTerm, BatchJudge, LossJudge, RobustAdamW, TAdam
 from adaterm.optimizer import RobustOptimizer
 from adaterm_bench.arena.arm import Observed, Rate
 
@@ -115,24 +115,24 @@ class MuonWithAdamW(torch.optim.Optimizer):
         return loss
 
 
-class JudgedMuonWithAdamW(MuonWithAdamW):
-    """Muon and AdamW that leave out the batches that a judge does not accept."""
+class Judged(torch.optim.Optimizer):
+    """An optimizer that leaves out the batches that a judge does not accept."""
 
-    def __init__(
-        self, hidden: list[Tensor], others: list[Tensor], lr: Rate, betas: tuple[float, float], weight_decay: float
-    ) -> None:
-        super().__init__(hidden, others, lr, betas, weight_decay)
-        self.judge = BatchJudge([*hidden, *others], betas=betas)
+    judge: BatchJudge | LossJudge
+
+    def accepts(self) -> bool:
+        """Whether to step."""
+        raise NotImplementedError
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step with both, or with neither."""
+        """Step, or do not."""
         loss = None if closure is None else closure()
-        if self.judge.accepts():
+        if self.accepts():
             super().step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Of both, and of the judge."""
+        """Of the optimizer, and of the judge."""
         return {**super().state_dict(), "judge": self.judge.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -146,6 +146,52 @@ class JudgedMuonWithAdamW(MuonWithAdamW):
         return _observe_batch(self.judge)
 
 
+class JudgedMuonWithAdamW(Judged, MuonWithAdamW):
+    """Muon and AdamW, whose batches are judged by all gradients."""
+
+    judge: BatchJudge
+
+    def __init__(
+        self, hidden: list[Tensor], others: list[Tensor], lr: Rate, betas: tuple[float, float], weight_decay: float
+    ) -> None:
+        super().__init__(hidden, others, lr, betas, weight_decay)
+        self.judge = BatchJudge([*hidden, *others], betas=betas)
+
+    def accepts(self) -> bool:
+        """Whether the gradients are ordinary."""
+        return self.judge.accepts()
+
+
+class JudgedByLoss(Judged):
+    """An optimizer whose batches are judged by their losses."""
+
+    judge: LossJudge
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.judge = LossJudge()
+        self.loss: Tensor | None = None
+
+    def inform(self, loss: Tensor, bad: Tensor) -> None:
+        """Take the loss of a batch."""
+        self.loss = loss
+
+    def accepts(self) -> bool:
+        """Whether the loss is ordinary."""
+        if self.loss is None:
+            raise RuntimeError("it judges by the loss: inform it of each batch before the step")
+        loss, self.loss = self.loss, None
+        return self.judge.accepts(loss)
+
+
+class AdamWJudgedByLoss(JudgedByLoss, ClippedAdamW):
+    """Clipped AdamW, whose batches are judged by their losses."""
+
+
+class MuonJudgedByLoss(JudgedByLoss, MuonWithAdamW):
+    """Muon and AdamW, whose batches are judged by their losses."""
+
+
 class ObservingRobustAdamW(RobustAdamW):
     """RobustAdamW, with what it made of the last batch."""
 
@@ -154,9 +200,9 @@ class ObservingRobustAdamW(RobustAdamW):
         return _observe_batch(self)
 
 
-def _observe_batch(judge: RobustAdamW) -> Observed:
+def _observe_batch(judge: RobustAdamW | LossJudge) -> Observed:
     """What stands out is the z-score of a batch's level, or the level while nothing is usual yet."""
-    level, zscore, trust = judge.batch_statistics()
+    level, zscore, trust = map(torch.as_tensor, judge.batch_statistics())
     return Observed(torch.where(zscore.isfinite(), zscore, level), trust)
 
 
