@@ -39,17 +39,20 @@ BAD_DATA = {
 
 
 class Arm(NamedTuple):
-    """An optimizer, the norm at which to clip before its step, and whether the loss is Huber's."""
+    """An optimizer, the norm at which to clip before its step, and whether the loss is Huber's, or judged."""
 
     make: Callable[..., torch.optim.Optimizer]
     clip: float | None = None
     robust_loss: bool = False
+    judged: bool = False
 
 
 ARMS = {
     "Adam": Arm(torch.optim.Adam),
     "Adam, clipped at 1": Arm(torch.optim.Adam, clip=1.0),
     "Adam, Huber's loss": Arm(torch.optim.Adam, robust_loss=True),
+    "Adam, LossJudge": Arm(torch.optim.Adam, judged=True),
+    "Adam, clipped at 1, LossJudge": Arm(torch.optim.Adam, clip=1.0, judged=True),
     "AdaTerm": Arm(adaterm.AdaTerm),
     "AdaTerm, init_dof=100": Arm(partial(adaterm.AdaTerm, init_dof=100.0)),
     'AdaTerm, init_scale="gradient"': Arm(partial(adaterm.AdaTerm, init_scale="gradient")),
@@ -138,15 +141,18 @@ def train(trial: Trial) -> Outcome:
     begin = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
     optimizer = arm.make(model.parameters(), lr=trial.lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(pace, steps=trial.steps))
+    judge = adaterm.LossJudge() if arm.judged else None
     moved, trusts = {}, []
     for step in range(1, trial.steps + 1):
         inputs, targets = draw_batch(task, BATCH, generator)
         targets, factor = spoil(trial.bad, targets, generator)
         optimizer.zero_grad()
-        (factor * measure(task, model(inputs), targets, arm.robust_loss)).backward()
-        if arm.clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), arm.clip)
-        optimizer.step()
+        loss = measure(task, model(inputs), targets, arm.robust_loss)
+        if judge is None or judge.accepts(loss):
+            (factor * loss).backward()
+            if arm.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), arm.clip)
+            optimizer.step()
         schedule.step()
         if step in MARKS:
             place = nn.utils.parameters_to_vector(model.parameters()).detach()

@@ -110,7 +110,7 @@ MISTAKES = {
     "another name of an option that there is not": (
         lambda: AdaTerm(model().parameters(), max_grad_norm=1.0),
         TypeError,
-        r"'max_grad_norm': it does not clip\. Call clip_grad_norm_ before the step, or use RobustAdamW\. Its",
+        r"'max_grad_norm': it does not clip\. Call clip_grad_norm_ right before optimizer\.step\(\), or use Rob",
     ),
     "amsgrad where there is none": (
         lambda: AdaTerm(model().parameters(), amsgrad=True),

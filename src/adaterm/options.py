@@ -34,7 +34,7 @@ _ABSENT = {
     "amsgrad": "there is no amsgrad here",
     "decoupled_weight_decay": "its weight decay is decoupled in any case",
     "init_scale": "only AdaTerm has it; other scales begin with the first gradient",
-    "max_norm": "it does not clip. Call clip_grad_norm_ before the step, or use RobustAdamW",
+    "max_norm": "it does not clip. Call clip_grad_norm_ right before optimizer.step(), or use RobustAdamW",
     "lr": "it moves nothing. The learning rate belongs to the optimizer beside it",
     "weight_decay": "it moves nothing. Weight decay belongs to the optimizer beside it",
 }
