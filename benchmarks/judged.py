@@ -70,7 +70,7 @@ METHODS = {
     "Muon with AdamW": Method(make_muon, ADAPTIVE),
     "RobustAdamW": Method(make_robust, ADAPTIVE),
 }
-JUDGES = ("alone", "judged", "judged by loss")
+KINDS = ("alone", "judged", "judged by loss")
 JUDGES_ITSELF = "RobustAdamW"
 """What a BatchJudge would tell nothing new."""
 
@@ -82,7 +82,7 @@ class Run(NamedTuple):
     lr: float
     seed: int
     share: float
-    judge: str
+    kind: str
     steps: int
 
 
@@ -99,8 +99,8 @@ def train(run: Run) -> Outcome:
     torch.manual_seed(run.seed)
     method, model = METHODS[run.method], Model()
     optimizers = method.make(model, run.lr)
-    batches = BatchJudge(model.named_parameters()) if run.judge == "judged" else None
-    losses = LossJudge() if run.judge == "judged by loss" else None
+    batch_judge = BatchJudge(model.named_parameters()) if run.kind == "judged" else None
+    loss_judge = LossJudge() if run.kind == "judged by loss" else None
     text, validation = load_text()
     generator = torch.Generator().manual_seed(run.seed)
     test_inputs, test_targets = cut(validation, 128, torch.Generator().manual_seed(0))
@@ -111,9 +111,11 @@ def train(run: Run) -> Outcome:
         order = torch.randperm(len(targets), generator=generator)  # drawn also if not used: the same passages follow
         model.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), targets[order] if bad else targets)
-        loss.backward()
-        accepted = (batches is None or batches.accepts()) and (losses is None or losses.accepts(loss))
-        if run.judge != "alone":
+        accepted = loss_judge is None or loss_judge.accepts(loss)
+        if accepted:
+            loss.backward()
+            accepted = batch_judge is None or batch_judge.accepts()
+        if run.kind != "alone":
             left_out[bad].append(not accepted)
         if method.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), method.clip)
@@ -162,16 +164,16 @@ def main() -> None:
     args = parser.parse_args()
     rates, tuning = choose_rates(args.steps, args.jobs)
     runs = [
-        Run(name, rates[name], seed, share, judge, args.steps)
+        Run(name, rates[name], seed, share, kind, args.steps)
         for name in METHODS
-        for judge in JUDGES
-        if (name, judge) != (JUDGES_ITSELF, "judged")
+        for kind in KINDS
+        if (name, kind) != (JUDGES_ITSELF, "judged")
         for share in (0.0, *args.shares)
         for seed in range(args.seeds)
     ]
     table: dict[str, Any] = {}
     for run, outcome in train_all(runs, args.jobs).items():
-        row = table.setdefault(run.method, {}).setdefault(run.judge, {})
+        row = table.setdefault(run.method, {}).setdefault(run.kind, {})
         row.setdefault(f"{100.0 * run.share:g} %", []).append(outcome._asdict() | {"seed": run.seed})
     settings = {"steps": args.steps, "seeds": args.seeds}
     record = {"table": table, "settings": settings, "lr": rates, "tuning": tuning, **provenance("cpu")}

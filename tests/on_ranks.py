@@ -4,6 +4,7 @@ import os
 from copy import deepcopy
 from functools import cache
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -13,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -539,7 +540,8 @@ def monitor_shards(rule):
 def judge_losses():
     """Every rank has a loss of its own, and all get the answer that their mean gets; without a number all refuse."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    judge, alone = adaterm.LossJudge(window=10), adaterm.LossJudge(window=10, process_group=dist.new_group([0]))
+    first = dist.new_group([0])
+    judge, alone = adaterm.LossJudge(window=10), adaterm.LossJudge(window=10, process_group=first)
     answers, wanted = [], []
     for step in range(24):
         loss = (5.0 if step % 5 == 4 else 1.0) + 0.1 * rank
@@ -549,6 +551,12 @@ def judge_losses():
             wanted.append(alone.accepts(torch.nan if step == 17 else mean))
     assert not any(answers[step] for step in (14, 17, 19))
     assert rank or answers == wanted
+    mesh = init_device_mesh("cpu", (world,))
+    part = DTensor.from_local(torch.tensor([20.0 if rank else 0.0]), mesh, [Partial()])  # whose sum is far
+    assert not judge.accepts(part)
+    if rank:
+        with pytest.raises(RuntimeError, match="this rank is not in the LossJudge's process_group"):
+            alone.accepts(1.0)
 
 
 def judge_shards():

@@ -1,29 +1,69 @@
 """RobustAdamW's judgement of batches, by their losses alone."""
 
-from math import inf, isfinite, log, nan
-from sys import float_info
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf, isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from adaterm.binding import stages_of
+from adaterm.binding import bind, stages_of
 from adaterm.engines.agreement import is_sharded
 from adaterm.equations import BatchStatistics, Notes, Totals
+from adaterm.options import warn_user
 from adaterm.rules import RobustAdamRule
-from adaterm.torch_primitives import TORCH, push
+from adaterm.torch_primitives import find_widest
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
+def _count_above(window: Collection[float], bound: float) -> int:
+    return len(window) if bound == -inf else sum(value > bound for value in window)
+
+
+def _count_newest_above(window: Collection[float], bound: float) -> int:
+    return next((place for place, value in enumerate(window) if not value > bound), 0)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    if not ordered:
+        return inf
+    place = share * (len(ordered) - 1)
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return low + (place - math.floor(place)) * (high - low)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700.0 else inf
+
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "exp": _exp,
+    "sqrt": math.sqrt,
+    "square": lambda value: value * value,
+    "where": lambda condition, value, other: value if condition else other,
+    "at_least": lambda value, bound: bound if value < bound else value,
+    "count_above": _count_above,
+    "sort": sorted,
+    "quantile": _quantile,
+    "count_newest_above": _count_newest_above,
+    "newest": lambda window: window[0] if window else inf,
+}
+_STAGES = stages_of(RobustAdamRule.family, bind(_PLAIN))
+"""The equations on numbers, with which windows hold what is known, the newest first."""
+
+
 class LossJudge:
-    """Says by its loss whether a batch is ordinary, for any optimizer; it needs no gradients, and hardly any memory.
+    """Says by its loss whether a batch is ordinary, for any optimizer; it needs no gradients.
 
     Ask `accepts(loss)` before `backward`, and leave the batch out if the answer is False: its loss is then far above
     what is usual. Losses are judged as RobustAdamW judges its level, and by their ratios: with the default threshold
-    none is far that is less than 1.7 times the usual one. A loss that is not finite is never accepted.
+    none is far that is less than 1.69 times the median of the last ones. A loss that is not finite is never accepted,
+    and one of 0, which teaches nothing, always is; neither is remembered.
 
     Args:
         window: how many of the last losses tell what is usual. Before there are so many, every finite one is accepted.
@@ -55,8 +95,9 @@ class LossJudge:
         process_group: "ProcessGroup | None" = None,
     ) -> None:
         self._rule = RobustAdamRule(window=window, threshold=threshold, minority=minority)
-        self._history = torch.full((len(Notes._fields), window), inf, dtype=torch.float64, device="cpu")
+        self._history = {name: deque[float](maxlen=window) for name in Notes._fields}
         self._statistics = BatchStatistics(nan, nan, nan)
+        self._lost = 0
         self.process_group = process_group
 
     def __repr__(self) -> str:
@@ -69,40 +110,32 @@ class LossJudge:
         Ask once for each batch, on every rank. On a GPU this waits for the loss.
         """
         value = self._read(loss)
-        if not isfinite(value):
-            self._statistics = BatchStatistics(value, inf, 0.0)
-            return False
-        if value < 0.0:
+        if value < 0.0 and isfinite(value):
             raise ValueError(
                 f"a LossJudge compares losses by their ratios, and cannot judge a negative one, {value:.6g}: judge "
                 "gradients in its place, with a BatchJudge, or pass a part of the loss that is positive"
             )
-        level = self._history.new_tensor(2.0 * log(max(value, float_info.min)))
-        one = torch.ones_like(level)
-        rule, stages = self._rule, stages_of(self._rule.family, TORCH)
-        totals = Totals(log_distance=level, known=one, squares=torch.zeros_like(level), valid=one)
-        _, statistics, notes = stages.judge(totals, *self._history, rule.numbers, rule.flags)
-        self._history = push(self._history, torch.stack(list(notes)))
-        self._statistics = BatchStatistics(*(float(number) for number in statistics))
+        self._lost = 0 if isfinite(value) else self._lost + 1
+        if self._lost == self._rule.window:
+            warn_user(f"the last {self._lost} losses were not finite, and no batch was accepted: are the parameters?")
+        self._statistics = judge_loss(value, self._rule, self._history)
         return bool(self._statistics.trust >= 0.5)
 
     def batch_statistics(self) -> BatchStatistics:
-        """What the last answer rests on: twice the logarithm of the loss, its z-score, and the trust in the batch."""
+        """What the last answer rests on, as numbers: twice the logarithm of the loss, its z-score, and the trust."""
         return self._statistics
 
-    def state_dict(self) -> dict[str, Any]:
-        """What is to be saved to go on later."""
-        return {"batches": self._history.clone()}
+    def state_dict(self) -> dict[str, list[float]]:
+        """What is to be saved to go on later: the last notes, the newest first."""
+        return {name: list(values) for name, values in self._history.items()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Sequence[float]]) -> None:
         """Go on from such a state; if the window is smaller now, with its newest losses."""
-        saved, fresh = state_dict.get("batches"), torch.full_like(self._history, inf)
-        if not isinstance(saved, Tensor) or saved.dim() != 2 or len(saved) != len(fresh):
-            keys = ", ".join(map(str, list(state_dict)[:5]))
-            raise ValueError(f"this is not the state of a LossJudge, but has the keys {keys}")
-        kept = saved[:, : self._rule.window]
-        fresh[:, : kept.shape[1]] = kept
-        self._history = fresh
+        if not isinstance(state_dict, Mapping) or set(state_dict) != set(self._history):
+            there = f"has the keys {', '.join(map(str, state_dict))}" if isinstance(state_dict, Mapping) else state_dict
+            raise ValueError(f"this is not the state of a LossJudge, but {there}")
+        window = self._rule.window
+        self._history = {name: deque(map(float, state_dict[name][:window]), window) for name in self._history}
 
     def _read(self, loss: Tensor | float) -> float:
         """The loss as a number, averaged over the ranks."""
@@ -112,7 +145,22 @@ class LossJudge:
         if is_sharded(value):
             value = value.full_tensor()  # type: ignore[attr-defined]
         if dist.is_available() and dist.is_initialized():
-            value = value.float().clone()
+            ranks = dist.get_world_size(self.process_group)
+            if ranks < 1:
+                raise RuntimeError("this rank is not in the LossJudge's process_group: ask there, and send the answer")
+            value = value.to(find_widest(value)) / ranks
             dist.all_reduce(value, group=self.process_group)
-            value = value / dist.get_world_size(self.process_group)
         return value.item()
+
+
+def judge_loss(loss: float, rule: RobustAdamRule, history: Mapping[str, deque[float]]) -> BatchStatistics:
+    """What a loss says of its batch; what is to be remembered of it goes to the front of the history."""
+    if not isfinite(loss):
+        return BatchStatistics(loss, inf, 0.0)
+    known = 1.0 if loss > 0.0 else 0.0
+    totals = Totals(log_distance=2.0 * math.log(loss) if known else 0.0, known=known, squares=0.0, valid=1.0)
+    _, statistics, notes = _STAGES.judge(totals, *history.values(), rule.numbers, rule.flags)
+    for name, note in notes._asdict().items():
+        if note < inf:
+            history[name].appendleft(note)
+    return BatchStatistics(*statistics)

@@ -2,7 +2,9 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,11 @@ def hash_method(family: str, name: str, defaults: Mapping[str, Any]) -> str:
     """The same of anything that has a family's equations, a name and defaults."""
     content = f"{write_equations(family)} {name} {sorted(defaults.items())}"
     return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def write_function(function: Callable[..., Any]) -> str:
+    """The text of a function without its words."""
+    return ast.unparse(next(_list_definitions(textwrap.dedent(inspect.getsource(function))))[1])
 
 
 @cache

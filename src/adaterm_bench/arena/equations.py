@@ -7,10 +7,11 @@ from dataclasses import replace
 import torch
 
 from adaterm import BatchJudge, LossJudge
+from adaterm.loss_judge import judge_loss
 from adaterm_bench.arena.arms import OURS, find_arm, is_variant, make_on_nothing
 from adaterm_bench.arena.finals import JUDGED, JUDGED_BY_LOSS
 from adaterm_bench.core.trial import EQUATIONS, Trial
-from adaterm_bench.equations import hash_equations, hash_method
+from adaterm_bench.equations import hash_equations, hash_method, write_function
 
 
 def name_equations(method: str) -> str | None:
@@ -18,8 +19,9 @@ def name_equations(method: str) -> str | None:
     if method == JUDGED:
         return hash_equations(BatchJudge([torch.zeros(1, requires_grad=True)]))
     if method in JUDGED_BY_LOSS:
-        options = inspect.signature(LossJudge).parameters.values()
-        return hash_method("robust_adam", "LossJudge", {option.name: option.default for option in options})
+        options = inspect.signature(LossJudge).parameters
+        defaults = {name: options[name].default for name in ("window", "threshold", "minority")}
+        return hash_method("robust_adam", write_function(judge_loss), defaults)
     return hash_equations(make_on_nothing(find_arm(method))) if method in OURS or is_variant(method) else None
 
 
