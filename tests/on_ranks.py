@@ -537,6 +537,25 @@ def monitor_shards(rule):
     }
 
 
+def learn_judged(wrap, steps):
+    """Where a small network ends, of whose losses one is far."""
+    torch.manual_seed(0)
+    model = wrap(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
+    optimizer, judge = torch.optim.SGD(model.parameters(), lr=0.1), adaterm.LossJudge(window=10)
+    for step in steps:
+        inputs = torch.randn(
+            8, 4, generator=torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
+        )
+        loss = (model(inputs) - (100.0 if step == 12 else 1.0)).square().mean() + 1.0
+        if judge.accepts(loss):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        else:
+            assert step == 12
+    return [whole(parameter).detach().clone() for parameter in model.parameters()]
+
+
 def judge_losses():
     """Every rank has a loss of its own, and all get the answer that their mean gets; without a number all refuse."""
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -554,6 +573,9 @@ def judge_losses():
     mesh = init_device_mesh("cpu", (world,))
     part = DTensor.from_local(torch.tensor([20.0 if rank else 0.0]), mesh, [Partial()])  # whose sum is far
     assert not judge.accepts(part)
+    for wrap in (DistributedDataParallel, fully_shard):  # a batch without backward leaves no trace
+        ends = [learn_judged(wrap, steps) for steps in (range(16), [step for step in range(16) if step != 12])]
+        assert all(map(torch.equal, *ends))
     if rank:
         with pytest.raises(RuntimeError, match="this rank is not in the LossJudge's process_group"):
             alone.accepts(1.0)

@@ -582,6 +582,9 @@ def test_the_page_has_the_arenas_columns_and_says_what_they_decide():
     assert {decide(f"arena.judged.{noise}") for noise in (*none, "targets 30 %")} == {"open"}
     assert {decide(f"arena.judged.ours.{noise}") for noise in (*none, *few)} == {"better"}
     assert decide("arena.judged.ours.targets 30 %") == "open"
+    finals = select_finals(keep_newest_equations(Store(ROOT / "results/arena").results("language")), MEASURE, "bytes")
+    judged, alone = finals.pair("Muon (judged)", "Muon", "targets 30 %", MEASURE.outcome)
+    assert (judged > alone).tolist() == [True, False, True]
     losses = find(section, "bytes: validation loss, rates tuned on clean data")
     for method, lost in (("AdamW (clipped)", "5 of 5"), ("SkipStepAdamW", "4 of 4")):
         assert losses[method]["overflow 1 %"] == f"{lost} lost"
@@ -612,6 +615,11 @@ def test_the_page_says_what_images_decide():
         assert low[0] + high[0] == "\u2212+", noise
     accuracies = find(section, "resnet18: test accuracy, %, rates tuned on clean data")
     assert accuracies["SkipStepAdamW"]["labels 20 %"].endswith("★")
+    skip = find(section, "difference from AdamW (clipped), points")["SkipStepAdamW"]
+    assert skip["clean"].startswith("\u22120.46 (\u22120.")
+    assert skip["labels 20 %"].startswith("+1.18 (+0.0")
+    costs = find(section, "what noise costs")
+    assert all(2.0 < -float(row["labels 20 %"].split(" ")[0].replace("\u2212", "-")) < 5.0 for row in costs.values())
     assert {method: row["lr"] for method, row in accuracies.items()} == {
         "AdamW (clipped)": "0.01",
         "RobustAdamW": "0.01",
