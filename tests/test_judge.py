@@ -234,6 +234,16 @@ def test_the_state_of_an_optimizer_is_refused_and_changes_nothing(kind):
     assert ask(judge, params, range(40, 50)) == [45]
 
 
+def test_an_optimizer_refuses_a_judges_state():
+    """It would take over a learning rate of 0, and learn no more."""
+    params = parameters()
+    judge, optimizer = BatchJudge(params, window=20), RobustAdamW(params, window=20)
+    ask(judge, params, range(30))
+    with pytest.raises(ValueError, match=r"not of RobustAdamW: its parameter groups have the options judges\."):
+        optimizer.load_state_dict(judge.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+
+
 def test_a_schedule_by_mistake_is_refused():
     params = parameters()
     judge = BatchJudge(params)

@@ -11,6 +11,8 @@ import torch
 
 from adaterm import LossJudge
 
+pytestmark = pytest.mark.filterwarnings("ignore:a LossJudge left out")
+
 
 def draw_losses(steps, share=0.0, ratio=4.0, seed=0):
     """A falling loss that scatters, and which of the batches are bad."""
@@ -124,10 +126,14 @@ def test_a_loss_of_0_is_accepted_and_forgotten():
     assert ask(LossJudge(), mostly).all()
 
 
-def test_it_warns_if_nothing_is_finite_any_more():
+def test_it_warns_once_of_many_batches_left_out():
     judge = LossJudge(window=10)
-    with pytest.warns(UserWarning, match="the last 10 losses were not finite, and no batch was accepted"):
-        assert not any(judge.accepts(nan) for _ in range(30))
+    with pytest.warns(UserWarning, match="left out 10 of the last 10 batches: the last loss is nan") as seen:
+        assert not ask(judge, [nan] * 30).any()
+    assert len(seen) == 1
+    with pytest.warns(UserWarning, match="left out 20 of the last 100 batches: .* pass a larger threshold") as seen:
+        ask(LossJudge(), [*[1.0] * 400, *[4.0, 1.0, 1.0, 1.0] * 20])
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("make", [float, np.float32, torch.tensor, lambda loss: torch.tensor([[loss]]).bfloat16()])
@@ -213,6 +219,7 @@ def test_another_window_keeps_the_newest_losses():
             lambda judge: judge.accepts(-0.5),
             r"cannot judge a negative one, -0\.5: judge gradients .* with a BatchJudge",
         ),
+        (lambda judge: judge.accepts({"loss": 1.0}), "a loss is a number, or a tensor that has one, not dict"),
         (lambda judge: judge.accepts(torch.ones(3)), r"one number, and not of shape \(3,\): pass its mean"),
         (lambda judge: judge.load_state_dict({"state": {}, "param_groups": []}), "has the keys state, param_groups"),
         (lambda judge: judge.load_state_dict(None), "not the state of a LossJudge, but None"),
@@ -222,7 +229,7 @@ def test_another_window_keeps_the_newest_losses():
     ],
 )
 def test_mistakes_are_answered(act, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         act(LossJudge())
 
 

@@ -87,11 +87,18 @@ class BatchJudge(RobustAdamW):
                 require(other.get(name, group[name]) == group[name], name, group[name], allowed)
         return checked
 
+    def state_dict(self) -> StateDict:
+        """The state, with a mark by which optimizers refuse it: their learning rate would become 0."""
+        state_dict = super().state_dict()
+        return state_dict | {"param_groups": [group | {"judges": True} for group in state_dict["param_groups"]]}
+
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load the state of a judge; that of an optimizer, which moves parameters, is refused."""
-        if isinstance(state_dict, Mapping):
-            for group in state_dict.get("param_groups", []):
+        if isinstance(state_dict, Mapping) and "param_groups" in state_dict:
+            groups = [{k: v for k, v in group.items() if k != "judges"} for group in state_dict["param_groups"]]
+            for group in groups:
                 _refuse_moves(group, "this is the state of an optimizer, and not of a BatchJudge")
+            state_dict = {**state_dict, "param_groups": groups}
         super().load_state_dict(state_dict)
 
     def step(self, closure: Any = None) -> Any:

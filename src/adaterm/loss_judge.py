@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from adaterm.binding import bind, stages_of
+from adaterm.checks import is_number
 from adaterm.engines.agreement import is_sharded
 from adaterm.equations import BatchStatistics, Notes, Totals
 from adaterm.options import warn_user
@@ -53,6 +54,8 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "count_newest_above": _count_newest_above,
     "newest": lambda window: window[0] if window else inf,
 }
+MANY = 0.2
+"""The share of a window's batches of which a user should know that they were left out."""
 _STAGES = stages_of(RobustAdamRule.family, bind(_PLAIN))
 """The equations on numbers, with which windows hold what is known, the newest first."""
 
@@ -96,8 +99,8 @@ class LossJudge:
     ) -> None:
         self._rule = RobustAdamRule(window=window, threshold=threshold, minority=minority)
         self._history = {name: deque[float](maxlen=window) for name in Notes._fields}
+        self._answers, self._warns = deque[bool](maxlen=window), True
         self._statistics = BatchStatistics(nan, nan, nan)
-        self._lost = 0
         self.process_group = process_group
 
     def __repr__(self) -> str:
@@ -115,11 +118,12 @@ class LossJudge:
                 f"a LossJudge compares losses by their ratios, and cannot judge a negative one, {value:.6g}: judge "
                 "gradients in its place, with a BatchJudge, or pass a part of the loss that is positive"
             )
-        self._lost = 0 if isfinite(value) else self._lost + 1
-        if self._lost == self._rule.window:
-            warn_user(f"the last {self._lost} losses were not finite, and no batch was accepted: are the parameters?")
         self._statistics = judge_loss(value, self._rule, self._history)
-        return bool(self._statistics.trust >= 0.5)
+        accepted = bool(self._statistics.trust >= 0.5)
+        self._answers.append(accepted)
+        if not accepted and self._warns:
+            self._warn_of_many(value)
+        return accepted
 
     def batch_statistics(self) -> BatchStatistics:
         """What the last answer rests on, as numbers: twice the logarithm of the loss, its z-score, and the trust."""
@@ -137,8 +141,22 @@ class LossJudge:
         window = self._rule.window
         self._history = {name: deque(map(float, state_dict[name][:window]), window) for name in self._history}
 
+    def _warn_of_many(self, loss: float) -> None:
+        """Warn, once, if a large part of the last batches was left out."""
+        window, left_out = self._rule.window, self._answers.count(False)
+        if len(self._answers) == window and left_out >= MANY * window:
+            why = (
+                "their losses are far above what is usual. If they are good, pass a larger threshold"
+                if isfinite(loss)
+                else f"the last loss is {loss}. Look whether the parameters are finite"
+            )
+            warn_user(f"a LossJudge left out {left_out} of the last {window} batches: {why}")
+            self._warns = False
+
     def _read(self, loss: Tensor | float) -> float:
         """The loss as a number, averaged over the ranks."""
+        if not (isinstance(loss, Tensor) or is_number(loss)):
+            raise TypeError(f"a loss is a number, or a tensor that has one, not {type(loss).__name__}")
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64, device="cpu")
         if value.numel() != 1:
             raise ValueError(f"a loss is one number, and not of shape {tuple(value.shape)}: pass its mean")

@@ -19,7 +19,7 @@ Number = float | Tensor
 FOREIGN_OPTIONS = (
     *("beta", "betas", "amsgrad", "momentum", "dampening", "nesterov", "rho", "alpha", "centered", "lambd", "t0"),
     *("lr_decay", "etas", "step_sizes", "momentum_decay", "initial_accumulator_value", "max_iter", "ns_steps"),
-    *("min_dof", "dof", "beta_dof", "as_published"),
+    *("min_dof", "dof", "beta_dof", "as_published", "judges"),
 )
 """Options by which groups of another optimizer are known."""
 _KEYS_OF_OTHERS = (
