@@ -150,7 +150,7 @@ def test_a_method_that_leads_somewhere_is_drawn_wherever_it_was_run(tmp_path):
     section = language.section(results)
     (figure,) = [figure for figure in section.figures if "share" in figure.title]
     assert figure.caption.endswith(
-        "Not run at all shares, and drawn because they lead at one: Muon. "
+        "Not run at all shares, and drawn because they lead at one, or are what a leader judges: Muon. "
         "Run at too few shares to be drawn: ZClip, ADOPT, Lion, t-Adam."
     )
     write([section], results, tmp_path)
@@ -159,7 +159,19 @@ def test_a_method_that_leads_somewhere_is_drawn_wherever_it_was_run(tmp_path):
         "".join(it.itertext()): it.attrib for it in ElementTree.parse(hero).getroot().iter() if it.tag.endswith("text")
     }
     assert {"AdamW (clipped)", "Muon", "RobustAdamW", "Oracle"} == places.keys() & set(ORDER)
-    assert float(places["Muon"]["x"]) < 0.5 * float(places["RobustAdamW"]["x"])  # where its line begins
+    assert places["Muon"]["x"] == places["RobustAdamW"]["x"]
+
+
+def test_beside_a_leader_with_a_judge_is_the_optimizer_alone():
+    judged = ("Muon (judged)", "Muon (judged by loss)")
+    results = [
+        *make(methods=("AdamW (clipped)", "RobustAdamW")),
+        *make(methods=("Muon", "Lion", *judged), noises=("clean", "targets 20 %")),
+    ]
+    for leader in judged:
+        led = change(results, lambda trial, leader=leader: trial.method == leader and trial.seed < 1000, loss=0.5)
+        (figure,) = [figure for figure in language.section(led).figures if "share" in figure.title]
+        assert f"what a leader judges: Muon, {leader}." in figure.caption
 
 
 def test_the_best_and_what_is_tied_with_it_are_marked(whole):

@@ -51,7 +51,7 @@ def choose_arm_look(method: str) -> Look:
 def draw_against_share(values: Mapping[str, Mapping[float, Values]], measure: Measure) -> "Figure":
     """Means and intervals against the share of bad batches, in per cent: one line a method.
 
-    A line is named at its end, or, if it ends before the others, where it begins.
+    A line is named on the right; a dotted one leads there if it ends before the others.
     """
     from matplotlib.figure import Figure
 
@@ -72,11 +72,10 @@ def draw_against_share(values: Mapping[str, Mapping[float, Values]], measure: Me
         for method in sorted(values, key=lambda name: name in OUR_ARMS):  # ours on top
             _draw_line(axes, method, points[method])
             places = [_place_inside(point.estimate, limits) for point in points[method].values()]
-            if max(points[method]) == shares[-1]:
-                ends[method] = places[-1]
-            else:
-                start = min(points[method]), places[0]
-                axes.annotate(method, start, (6, -3), textcoords="offset points", va="top", fontsize=8.5)
+            ends[method], last = places[-1], max(points[method])
+            if last < shares[-1]:
+                colour = choose_arm_look(method).colour
+                axes.plot([last, axes.get_xlim()[1]], [ends[method]] * 2, ":", color=colour, linewidth=1.0)
         _name_ends(axes, shares[-1], ends)
     return figure
 

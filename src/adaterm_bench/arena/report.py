@@ -69,7 +69,7 @@ def _make_figures(results: Sequence[Result], finals: Finals, measure: Measure) -
 def _draw_shares(finals: Finals, measure: Measure) -> list[Figure]:
     """The outcome against the share of bad batches.
 
-    Of methods that were run at the least and the largest share, and of those that lead anywhere.
+    Of methods that were run at the least and the largest share, and of those that lead anywhere, with what they judge.
     """
     shares = [noise for noise in measure.shares if noise in finals.noises]
     if len(shares) < 2:
@@ -84,13 +84,18 @@ def _draw_shares(finals: Finals, measure: Measure) -> list[Figure]:
     }
     ends = {measure.shares[shares[0]], measure.shares[shares[-1]]}
     leaders = {_find_leader(values, measure.shares[noise], measure) for noise in shares}
+    leaders |= {leader.partition(" (judged")[0] for leader in leaders if leader is not None}
     drawn = {
         method: runs for method, runs in values.items() if ends <= runs.keys() or (method in leaders and len(runs) > 1)
     }
     if not drawn:
         return []
     partly = [method for method, runs in drawn.items() if not ends <= runs.keys()]
-    led = f" Not run at all shares, and drawn because they lead at one: {', '.join(partly)}." if partly else ""
+    led = (
+        f" Not run at all shares, and drawn because they lead at one, or are what a leader judges: {', '.join(partly)}."
+        if partly
+        else ""
+    )
     missing = [method for method in finals.methods if method not in drawn]
     rest = f" Run at too few shares to be drawn: {', '.join(missing)}." if missing else ""
     caption = (
