@@ -637,6 +637,9 @@ def test_the_page_says_what_images_decide():
         "RobustAdamW": "0.01",
         "SkipStepAdamW": "0.003",
     }
+    judged = find(section, "good and bad batches, by noise")["RobustAdamW"]
+    caught = [float(judged[noise].partition(" %")[0]) for noise in ("labels 20 %", "frozen 10 %", "swapped 10 %")]
+    assert 50.0 > caught[0] > 25.0 > max(caught[1:])
     rates = {it.trial.condition["lr"] for it in results}
     assert rates == {3e-4, 1e-3, 3e-3, 1e-2}
     assert len([it for it in results if it.trial.seed not in TUNING_SEEDS]) == 41
