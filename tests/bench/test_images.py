@@ -326,6 +326,8 @@ def test_without_results_to_choose_by_the_error_says_what_to_run(tuned, changed,
         experiment.trials(methods)
     assert "adaterm-bench run images" in str(error.value)
     assert says in str(error.value)
+    offered = str(error.value).partition(". Or choose among the rates that have results: ")[2]
+    assert offered == ("--lrs 0.001,0.01" if 0.1 in experiment.lrs else "")
 
 
 def test_it_runs_and_reports(main, tuned, tmp_path):

@@ -45,13 +45,20 @@ def keep_chosen(trials: Sequence[Trial], tuned: str, track: Track, outcome: str,
             final = replace(trial, condition={**trial.condition, "lr": choice.rate})
             chosen[final.key] = final
     if missing:
-        raise NotTunedError(_explain(missing, tuned))
+        raise NotTunedError(_explain(missing, tuned) + _offer_rates(trials, missing))
     if lost:
         raise NotTunedError(
             "No learning rate can be chosen, because runs were lost at every one, for "
             f"{', '.join(lost)}: leave these out."
         )
     return list(chosen.values())
+
+
+def _offer_rates(trials: Sequence[Trial], missing: Sequence[tuple[Trial, str]]) -> str:
+    """How to choose among the rates that all methods have results of, if there are any."""
+    without = {trial.condition["lr"] for trial, _ in missing}
+    rates = dict.fromkeys(f"{trial.condition['lr']:g}" for trial in trials if trial.condition["lr"] not in without)
+    return f". Or choose among the rates that have results: --lrs {','.join(rates)}" if rates else ""
 
 
 def _explain(missing: Sequence[tuple[Trial, str]], tuned: str) -> str:
