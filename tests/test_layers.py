@@ -15,7 +15,7 @@ LAYERS = [
     {"options", "equations.adaterm", "equations.t_family", "equations.robust_adam"},
     {"equations"},
     {"binding", "rules", "statistics"},
-    {"jax_primitives", "torch_primitives"},
+    {"jax_primitives", "torch_primitives", "plain_primitives"},
     {"optax"},
     {"engines.base"},
     {

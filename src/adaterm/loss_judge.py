@@ -2,19 +2,19 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf, isfinite, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from adaterm.binding import bind, stages_of
 from adaterm.checks import is_number
 from adaterm.engines.agreement import is_sharded
 from adaterm.equations import BatchStatistics, Notes, Totals
 from adaterm.options import warn_user
+from adaterm.plain_primitives import PLAIN
 from adaterm.rules import RobustAdamRule
 from adaterm.torch_primitives import find_widest
 
@@ -22,42 +22,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-def _count_above(window: Collection[float], bound: float) -> int:
-    return len(window) if bound == -inf else sum(value > bound for value in window)
-
-
-def _count_newest_above(window: Collection[float], bound: float) -> int:
-    return next((place for place, value in enumerate(window) if not value > bound), 0)
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    if not ordered:
-        return inf
-    place = share * (len(ordered) - 1)
-    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    return low + (place - math.floor(place)) * (high - low)
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700.0 else inf
-
-
-_PLAIN: dict[str, Callable[..., Any]] = {
-    "exp": _exp,
-    "sqrt": math.sqrt,
-    "square": lambda value: value * value,
-    "where": lambda condition, value, other: value if condition else other,
-    "at_least": lambda value, bound: bound if value < bound else value,
-    "count_above": _count_above,
-    "sort": sorted,
-    "quantile": _quantile,
-    "count_newest_above": _count_newest_above,
-    "newest": lambda window: window[0] if window else inf,
-}
 MANY = 0.2
 """The share of a window's batches of which a user should know that they were left out."""
-_STAGES = stages_of(RobustAdamRule.family, bind(_PLAIN))
-"""The equations on numbers, with which windows hold what is known, the newest first."""
 
 
 class LossJudge:
@@ -177,7 +143,7 @@ def judge_loss(loss: float, rule: RobustAdamRule, history: Mapping[str, deque[fl
         return BatchStatistics(loss, inf, 0.0)
     known = 1.0 if loss > 0.0 else 0.0
     totals = Totals(log_distance=2.0 * math.log(loss) if known else 0.0, known=known, squares=0.0, valid=1.0)
-    _, statistics, notes = _STAGES.judge(totals, *history.values(), rule.numbers, rule.flags)
+    _, statistics, notes = PLAIN.robust_adam_judge(totals, *history.values(), rule.numbers, rule.flags)
     for name, note in notes._asdict().items():
         if note < inf:
             history[name].appendleft(note)

@@ -4,48 +4,18 @@ All is kept on the host, and the equations run on Python's numbers: operations o
 """
 
 import math
-from bisect import bisect_left
 from collections import deque
 from math import inf, isfinite, nan
 
 import torch
 from torch import Tensor
 
-from adaterm.binding import bind
 from adaterm.engines.base import LEVEL, NORM, TRUST, ZSCORE
 from adaterm.equations import Totals
 from adaterm.monitor.history import FLAGS, NUMBERS, REFRESHED, find_usual, take_logs
 from adaterm.monitor.ring import MORE, list_numbers
+from adaterm.plain_primitives import PLAIN
 
-
-def _count_above(window: list[float], bound: float) -> int:
-    above = len(window) if bound == -inf else sum(map(bound.__lt__, window))
-    return above - window.count(inf)
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    known = bisect_left(ordered, inf)
-    if not known:
-        return nan
-    place = share * (known - 1)
-    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    return low + (high - low) * (place % 1.0)
-
-
-_NUMBERS = bind(
-    {
-        "exp": lambda value: math.exp(value) if value < 700.0 else inf,
-        "sqrt": math.sqrt,
-        "square": lambda value: value * value,
-        "where": lambda condition, value, other: value if condition else other,
-        "at_least": lambda value, bound: bound if value < bound else value,
-        "count_above": _count_above,
-        "sort": sorted,
-        "quantile": _quantile,
-        "newest": lambda window: window[0],
-        "count_newest_above": lambda window, bound: next((n for n, value in enumerate(window) if value <= bound), 0),
-    }
-)
 _REPORTED = {"level": LEVEL, "zscore": ZSCORE, "trust": TRUST, "norm": NORM}
 
 
@@ -91,7 +61,7 @@ class Meter:
         valid = float(any(map(isfinite, values[0][:-MORE])))
         totals, window = Totals(sum(notes), float(len(notes)), 0.0, valid), list(self._levels)
         history = window, window, [inf], [inf]  # no share of far batches is known here
-        _, report, remembered = _NUMBERS.robust_adam_judge(totals, *history, NUMBERS, FLAGS)
+        _, report, remembered = PLAIN.robust_adam_judge(totals, *history, NUMBERS, FLAGS)
         self._levels.appendleft(remembered.level)
         self._excluded.append(report.trust < 0.5)
         return {"level": report.level, "zscore": report.zscore, "trust": sum(trusts) / len(trusts)}

@@ -132,7 +132,7 @@ def _draw_noises(finals: Finals, measure: Measure) -> list[Figure]:
     caption = (
         f"Mean {measure.noun} of final seeds, at the learning rates of the table, with Student's intervals at "
         f"the level 95 %. The line is RobustAdamW's mean. {drawings.EDGE} No mark: not run. "
-        f"Each panel has its own scale."
+        "Each panel has its own scale."
     )
     title = f"{finals.model}: {measure.noun} by noise"
     return [Figure(title, lambda: drawings.draw_by_noise(values, measure), caption)]
